@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -133,14 +134,14 @@ type StoreAbout struct {
 
 // Finding is a result of Lint or Examine.
 type Finding struct {
-	Severity semel.Severity
+	Severity doctor.Severity
 	// Loss says that a message may have no effect, and Repeat that an effect may happen twice.
 	// Only Lint sets them.
 	Loss, Repeat bool
 	// Field is the name of a field of the kind, or "" for the kind itself.
 	Field string
 	// Found says what is there, without a secret, Cost how the promise suffers, and Remedy what to
-	// do. Only Found is set if the severity is semel.Fine.
+	// do. Only Found is set if the severity is doctor.Fine.
 	Found, Cost, Remedy string
 }
 

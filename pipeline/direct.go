@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 )
 
 // Direct is the session of any sink without a store of keys. It delivers every message
@@ -22,9 +23,9 @@ type DirectOptions struct {
 }
 
 var (
-	_ Session       = (*Direct)(nil)
-	_ Waiter        = (*Direct)(nil)
-	_ semel.Readier = (*Direct)(nil)
+	_ Session        = (*Direct)(nil)
+	_ Waiter         = (*Direct)(nil)
+	_ doctor.Readier = (*Direct)(nil)
 )
 
 // NewDirect returns a session. Close closes the sink. NewDirect panics if the sink is
@@ -61,7 +62,7 @@ func (d *Direct) Traits() SinkTraits { return d.sink.Traits() }
 // Close implements Session.
 func (d *Direct) Close(ctx context.Context) error { return d.sink.Close(ctx) }
 
-// Ready implements semel.Readier. It asks the sink.
+// Ready implements doctor.Readier. It asks the sink.
 func (d *Direct) Ready(ctx context.Context) error { return sinkReady(ctx, d.sink) }
 
 // WaitsFor implements Waiter.

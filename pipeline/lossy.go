@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/filter"
 	"github.com/semel-dev/semel/internal/eventreason"
 )
 
@@ -26,7 +27,7 @@ type LossyOptions struct {
 
 // lossy is the session of NewLossy.
 type lossy struct {
-	filter semel.KeyFilter
+	filter filter.KeyFilter
 	sink   Sink
 	opts   LossyOptions
 
@@ -36,7 +37,7 @@ type lossy struct {
 
 // NewLossy returns a session. Close closes the sink and not the filter. NewLossy panics
 // if one of them is nil.
-func NewLossy(filter semel.KeyFilter, sink Sink, opts *LossyOptions) *lossy {
+func NewLossy(filter filter.KeyFilter, sink Sink, opts *LossyOptions) *lossy {
 	if err := missing("NewLossy", argument{"filter", filter == nil}, argument{"sink", sink == nil}); err != nil {
 		panic(err)
 	}
@@ -59,7 +60,7 @@ func (l *lossy) Abandon(context.Context, []*Item) {}
 // BindScope implements Session: a filter binds no scopes.
 func (l *lossy) BindScope(context.Context, string, semel.ScopeOwner) error { return nil }
 
-// Ready implements semel.Readier. It asks sink and filter.
+// Ready implements doctor.Readier. It asks sink and filter.
 func (l *lossy) Ready(ctx context.Context) error {
 	if err := sinkReady(ctx, l.sink); err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/coarse"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/retry"
@@ -509,7 +510,7 @@ func (r *Runner) Workers() int { return r.opts.Workers }
 // Ready returns nil if the pipeline works, or an error that says why not. A pipeline that
 // stalls does not work, unless it waits for something that ends by itself: see
 // EventStalled and Waiter. Ready asks the
-// source and the session if they implement semel.Readier. It blocks at most until ctx
+// source and the session if they implement doctor.Readier. It blocks at most until ctx
 // ends, and may be called at any time. The text of the error contains no part of a
 // message and no key, so a probe may show it to any client.
 func (r *Runner) Ready(ctx context.Context) error {
@@ -551,7 +552,7 @@ func (r *Runner) NextAttempt() time.Time {
 
 // ready asks a source or a session whether it is ready, if it can tell.
 func ready(ctx context.Context, of any) error {
-	if r, ok := of.(semel.Readier); ok {
+	if r, ok := of.(doctor.Readier); ok {
 		return r.Ready(ctx)
 	}
 	return nil

@@ -36,7 +36,7 @@ type listSource struct {
 	exhausted chan []*pipeline.Item
 }
 
-// Ready implements semel.Readier.
+// Ready implements doctor.Readier.
 func (s *listSource) Ready(context.Context) error {
 	if err := s.unready.Load(); err != nil {
 		return *err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 )
 
 // Sink delivers messages to a target. Many goroutines call Deliver, each with its own
@@ -76,7 +77,7 @@ func deliver(ctx context.Context, sink Sink, f FilterMap, items []*Item) {
 
 // sinkReady asks a sink whether it can work, if it can tell.
 func sinkReady(ctx context.Context, sink Sink) error {
-	if ready, ok := sink.(semel.Readier); ok {
+	if ready, ok := sink.(doctor.Readier); ok {
 		if err := ready.Ready(ctx); err != nil {
 			return Unavailable(err, 0)
 		}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 )
 
 // TwoPhaseOptions are the options of NewTwoPhase. The zero value is valid.
@@ -122,13 +123,13 @@ func (t *TwoPhase) Close(ctx context.Context) error {
 	return t.sink.Close(ctx)
 }
 
-// Ready implements semel.Readier: it asks the sink where it can tell, and the store
+// Ready implements doctor.Readier: it asks the sink where it can tell, and the store
 // unless messages pass without it.
 func (t *TwoPhase) Ready(ctx context.Context) error {
 	if err := sinkReady(ctx, t.sink); err != nil {
 		return err
 	}
-	if ready, ok := semel.As[semel.Readier](t.guard.Store()); ok && !t.opts.Pass && !t.opts.Observe {
+	if ready, ok := semel.As[doctor.Readier](t.guard.Store()); ok && !t.opts.Pass && !t.opts.Observe {
 		if err := ready.Ready(ctx); err != nil {
 			return &StoreError{fmt.Errorf("store: %w", err)}
 		}

@@ -420,7 +420,7 @@ func (s *Session) BindScope(ctx context.Context, scope string, owner semel.Scope
 	return semel.BindScope(ctx, s.store, scope, owner)
 }
 
-// Ready implements semel.Readier.
+// Ready implements doctor.Readier.
 func (s *Session) Ready(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

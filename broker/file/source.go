@@ -269,7 +269,7 @@ func (s *Source) Place(o semel.Origin) string {
 	return fmt.Sprintf("%s, byte %d", o.Source, o.Offset)
 }
 
-// Ready implements semel.Readier. A source of files is always ready.
+// Ready implements doctor.Readier. A source of files is always ready.
 func (s *Source) Ready(context.Context) error { return nil }
 
 // Close implements pipeline.Source.

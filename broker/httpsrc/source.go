@@ -18,6 +18,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/httpsrc/provider"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/structured"
@@ -97,7 +98,7 @@ type Source struct {
 
 var (
 	_ pipeline.Source = (*Source)(nil)
-	_ semel.Readier   = (*Source)(nil)
+	_ doctor.Readier  = (*Source)(nil)
 )
 
 // Open listens and answers requests from now on. One error names all invalid
@@ -162,7 +163,7 @@ func (o *Options) validate() error {
 	return wrong.Err()
 }
 
-// Ready implements semel.Readier. A source whose messages fail all alike is not ready until one
+// Ready implements doctor.Readier. A source whose messages fail all alike is not ready until one
 // does not, or until none has come for a minute. The error has no part of a message.
 func (s *Source) Ready(context.Context) error { return s.doubts.ready() }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -69,7 +69,7 @@ type examination struct {
 	client   *kgo.Client
 	opts     ExamineOptions
 	outputs  []string // the topics that are written: Output, or those of Route
-	findings []semel.Finding
+	findings []doctor.Finding
 	meta     kadm.Metadata
 	configs  map[string]map[string]string
 	divides  bool // the brokers assign partitions (KIP-848)
@@ -79,7 +79,7 @@ type examination struct {
 // Examine reports which settings of the brokers and topics support the promise of a
 // pipeline, and which do not. It changes nothing, and blocks until the brokers have
 // answered.
-func Examine(ctx context.Context, client []kgo.Opt, opts *ExamineOptions) ([]semel.Finding, error) {
+func Examine(ctx context.Context, client []kgo.Opt, opts *ExamineOptions) ([]doctor.Finding, error) {
 	c, err := cluster.Dial(ctx, client...)
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func Examine(ctx context.Context, client []kgo.Opt, opts *ExamineOptions) ([]sem
 	} {
 		switch err := look.at(ctx); {
 		case isDenied(err): // a right that the pipeline needs is reported by rights
-			e.note(semel.Notice, look.what, "not checked: "+err.Error(), "problems of them are not noticed", "")
+			e.note(doctor.Notice, look.what, "not checked: "+err.Error(), "problems of them are not noticed", "")
 		case err != nil:
 			return e.summed(), fmt.Errorf("kafka: %w", err)
 		}
@@ -118,8 +118,8 @@ func ClusterID(ctx context.Context, client []kgo.Opt) (string, error) {
 	return about.Cluster, nil
 }
 
-func (e *examination) note(severity semel.Severity, subject, found, cost, remedy string) {
-	e.findings = append(e.findings, semel.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
+func (e *examination) note(severity doctor.Severity, subject, found, cost, remedy string) {
+	e.findings = append(e.findings, doctor.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
 }
 
 // versions checks the brokers' versions and features.
@@ -132,7 +132,7 @@ func (e *examination) versions(ctx context.Context) error {
 	transactions, proven, fences, identified := "not set", false, true, true
 	for _, v := range all.Sorted() {
 		if v.Err != nil {
-			e.note(semel.Warning, "broker "+strconv.Itoa(int(v.NodeID)), v.Err.Error(), "the partitions that it leads cannot be read or written", "look at the log of that broker")
+			e.note(doctor.Warning, "broker "+strconv.Itoa(int(v.NodeID)), v.Err.Error(), "the partitions that it leads cannot be read or written", "look at the log of that broker")
 			continue
 		}
 		if _, ok := v.KeyMaxVersion(int16(kmsg.ConsumerGroupDescribe)); ok {
@@ -150,20 +150,20 @@ func (e *examination) versions(ctx context.Context) error {
 		fences = fences && commits >= cluster.FencesFrom
 		transactions, proven = cluster.TransactionVersion(v.Raw().FinalizedFeatures)
 	}
-	e.note(semel.Fine, "brokers", fmt.Sprintf("%d, %s", len(all), strings.Join(names, ", ")), "", "")
+	e.note(doctor.Fine, "brokers", fmt.Sprintf("%d, %s", len(all), strings.Join(names, ", ")), "", "")
 	if !identified && e.opts.Group != "" {
-		e.note(semel.Warning, "topic ids", "the brokers send none with records", "if a topic is deleted and created again, offsets and keys of the earlier one may count, and records are skipped", "give a topic that is created again a new name, or use Kafka 3.1 or later")
+		e.note(doctor.Warning, "topic ids", "the brokers send none with records", "if a topic is deleted and created again, offsets and keys of the earlier one may count, and records are skipped", "give a topic that is created again a new name, or use Kafka 3.1 or later")
 	}
 	if !e.opts.Transactional {
 		return nil
 	}
 	if !fences {
-		e.note(semel.Broken, "TxnOffsetCommit", fmt.Sprintf("below version %d", cluster.FencesFrom), "a member that was replaced can still commit", "Kafka 2.5 or later")
+		e.note(doctor.Broken, "TxnOffsetCommit", fmt.Sprintf("below version %d", cluster.FencesFrom), "a member that was replaced can still commit", "Kafka 2.5 or later")
 	}
 	if proven {
-		e.note(semel.Fine, "transaction.version", transactions, "", "")
+		e.note(doctor.Fine, "transaction.version", transactions, "", "")
 	} else {
-		e.note(semel.Warning, "transaction.version", transactions, cluster.LateWrites, "brokers of version 4.0 or later, and kafka-features.sh upgrade --feature transaction.version=2")
+		e.note(doctor.Warning, "transaction.version", transactions, cluster.LateWrites, "brokers of version 4.0 or later, and kafka-features.sh upgrade --feature transaction.version=2")
 	}
 	return nil
 }
@@ -226,7 +226,7 @@ func (e *examination) read(ctx context.Context) error {
 		}
 	}
 	if len(hidden) > 0 {
-		e.note(semel.Notice, "settings of "+strings.Join(hidden, ", "), "not checked: the user lacks the right DescribeConfigs", "settings that lose records are not noticed, neither here nor by run", "grant DescribeConfigs on these topics")
+		e.note(doctor.Notice, "settings of "+strings.Join(hidden, ", "), "not checked: the user lacks the right DescribeConfigs", "settings that lose records are not noticed, neither here nor by run", "grant DescribeConfigs on these topics")
 	}
 	return nil
 }
@@ -243,12 +243,12 @@ func (e *examination) match(ctx context.Context) error {
 	subject, list := "topics that match "+e.opts.Pattern.String(), e.opts.Inputs
 	switch n := len(list); {
 	case n == 0:
-		e.note(semel.Warning, subject, "none now", "nothing is read until there is one", "create it, correct the pattern, which must match the whole name, or grant the user Describe and Read: "+patternRights(e.opts.Pattern))
+		e.note(doctor.Warning, subject, "none now", "nothing is read until there is one", "create it, correct the pattern, which must match the whole name, or grant the user Describe and Read: "+patternRights(e.opts.Pattern))
 	default:
-		e.note(semel.Fine, subject, fmt.Sprintf("%d now: %s", n, some(list)), "", "")
+		e.note(doctor.Fine, subject, fmt.Sprintf("%d now: %s", n, some(list)), "", "")
 	}
 	if of := slices.DeleteFunc(slices.Clone(list), func(topic string) bool { return !strings.HasPrefix(topic, "_") }); len(of) > 0 && !strings.HasPrefix(e.opts.Pattern.Prefix(), "_") {
-		e.note(semel.Warning, subject, "also "+some(of), "names that begin with _ are mostly those of tools, such as a schema registry, and the pipeline takes their records for messages", "write a pattern that does not match them, such as '[^_].*'")
+		e.note(doctor.Warning, subject, "also "+some(of), "names that begin with _ are mostly those of tools, such as a schema registry, and the pipeline takes their records for messages", "write a pattern that does not match them, such as '[^_].*'")
 	}
 	return nil
 }
@@ -266,12 +266,12 @@ func some(topics []string) string {
 
 // summed returns the findings. If many topics match a pattern, those that several of them have in
 // common are one.
-func (e *examination) summed() []semel.Finding {
+func (e *examination) summed() []doctor.Finding {
 	if e.opts.Pattern == nil || len(e.opts.Inputs) <= mostShown {
 		return e.findings
 	}
-	of, topics := map[semel.Finding]int{}, map[int][]string{}
-	var list []semel.Finding
+	of, topics := map[doctor.Finding]int{}, map[int][]string{}
+	var list []doctor.Finding
 	for _, f := range e.findings {
 		topic, setting, _ := strings.Cut(strings.TrimPrefix(f.Subject, "topic "), " ")
 		if _, found := slices.BinarySearch(e.opts.Inputs, topic); !found {
@@ -325,9 +325,9 @@ func (e *examination) route(ctx context.Context) error {
 				n++
 			}
 		}
-		severity, cost, remedy := semel.Fine, "", ""
+		severity, cost, remedy := doctor.Fine, "", ""
 		if n == 0 {
-			severity, cost, remedy = semel.Warning, "a message that names one fails, and is parked", "create the topics, or correct allow"
+			severity, cost, remedy = doctor.Warning, "a message that names one fails, and is parked", "create the topics, or correct allow"
 		}
 		e.note(severity, "topics "+prefix+"*", fmt.Sprintf("%d exist", n), cost, remedy)
 	}
@@ -373,18 +373,18 @@ func (e *examination) topics(context.Context) error {
 		t := e.meta.Topics[topic]
 		switch {
 		case errors.Is(t.Err, kerr.UnknownTopicOrPartition) && e.isMade(topic):
-			e.note(semel.Notice, topic, "does not exist yet", "", "nothing: it is created when it is needed")
+			e.note(doctor.Notice, topic, "does not exist yet", "", "nothing: it is created when it is needed")
 		case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
 			remedy := "kafka-topics.sh --create --topic " + topic + " --bootstrap-server ADDRESS"
 			if topic == e.opts.Parked {
 				remedy += " --config retention.ms=-1" // the broker must not delete parked messages
 			}
-			e.note(semel.Broken, topic, "does not exist", "nothing is read from it or written to it", remedy)
+			e.note(doctor.Broken, topic, "does not exist", "nothing is read from it or written to it", remedy)
 		case errors.Is(t.Err, kerr.TopicAuthorizationFailed) && strings.HasPrefix(topic, "__"):
-			e.note(semel.Notice, topic, "not checked: the user lacks the right Describe", "too few replicas of it are not noticed", "grant Describe on the topic, or check it as another user")
+			e.note(doctor.Notice, topic, "not checked: the user lacks the right Describe", "too few replicas of it are not noticed", "grant Describe on the topic, or check it as another user")
 		case errors.Is(t.Err, kerr.TopicAuthorizationFailed): // reported by rights
 		case t.Err != nil:
-			e.note(semel.Broken, topic, t.Err.Error(), "nothing is read from it or written to it", "look at the brokers' logs, and allow the user to describe the topic")
+			e.note(doctor.Broken, topic, t.Err.Error(), "nothing is read from it or written to it", "look at the brokers' logs, and allow the user to describe the topic")
 		default:
 			e.topic(topic, &t)
 		}
@@ -410,27 +410,27 @@ func (e *examination) topic(topic string, t *kadm.TopicDetail) {
 	}
 	switch {
 	case leaderless > 0:
-		e.note(semel.Broken, topic, fmt.Sprintf("%d of %d partitions have no leader", leaderless, len(t.Partitions)), "they cannot be read or written", "start their brokers")
+		e.note(doctor.Broken, topic, fmt.Sprintf("%d of %d partitions have no leader", leaderless, len(t.Partitions)), "they cannot be read or written", "start their brokers")
 	case least > replicas && err == nil:
-		e.note(semel.Broken, topic, found, "every write is refused", "set min.insync.replicas below the number of replicas")
+		e.note(doctor.Broken, topic, found, "every write is refused", "set min.insync.replicas below the number of replicas")
 	case replicas == 1:
-		e.note(semel.Warning, topic, found, "the loss of one disk loses acknowledged records", "use three replicas, with min.insync.replicas=2")
+		e.note(doctor.Warning, topic, found, "the loss of one disk loses acknowledged records", "use three replicas, with min.insync.replicas=2")
 	case least < 2:
-		e.note(semel.Warning, topic, found, "acks=all waits for one replica only, and its loss loses acknowledged records", "set min.insync.replicas=2")
+		e.note(doctor.Warning, topic, found, "acks=all waits for one replica only, and its loss loses acknowledged records", "set min.insync.replicas=2")
 	case least == replicas && err == nil:
-		e.note(semel.Warning, topic, found, "one stopped broker stops all writes", "use one replica more than min.insync.replicas")
+		e.note(doctor.Warning, topic, found, "one stopped broker stops all writes", "use one replica more than min.insync.replicas")
 	default:
-		e.note(semel.Fine, topic, found, "", "")
+		e.note(doctor.Fine, topic, found, "", "")
 	}
 	if behind > 0 {
-		e.note(semel.Notice, topic, fmt.Sprintf("%d partitions have replicas that are behind", behind), "fewer brokers may fail than the number of replicas says", "wait, or start the missing brokers")
+		e.note(doctor.Notice, topic, fmt.Sprintf("%d partitions have replicas that are behind", behind), "fewer brokers may fail than the number of replicas says", "wait, or start the missing brokers")
 	}
 	if e.configs[topic]["unclean.leader.election.enable"] == "true" {
-		e.note(semel.Warning, topic+" unclean.leader.election.enable", "true", "a replica that is behind may become the leader, and acknowledged records are lost", "set unclean.leader.election.enable=false")
+		e.note(doctor.Warning, topic+" unclean.leader.election.enable", "true", "a replica that is behind may become the leader, and acknowledged records are lost", "set unclean.leader.election.enable=false")
 	}
 	const oldest = "message.timestamp.before.max.ms" // without a bound it is the greatest number
 	if ms, err := strconv.ParseInt(e.configs[topic][oldest], 10, 64); err == nil && ms < math.MaxInt64 && topic == e.opts.Parked {
-		e.note(semel.Warning, topic+" "+oldest, strconv.FormatInt(ms, 10), "a message that is older cannot be parked, and the pipeline waits at it", "remove the setting")
+		e.note(doctor.Warning, topic+" "+oldest, strconv.FormatInt(ms, 10), "a message that is older cannot be parked, and the pipeline waits at it", "remove the setting")
 	}
 }
 
@@ -457,15 +457,15 @@ func (e *examination) retention(context.Context) error {
 		switch {
 		case !ok:
 		case e.opts.Window == 0 || kept > 0 && kept <= e.opts.Window:
-			e.note(semel.Fine, topic+" retention.ms", forever(kept), "", "")
+			e.note(doctor.Fine, topic+" retention.ms", forever(kept), "", "")
 		default:
-			e.note(semel.Warning, topic+" retention.ms", forever(kept), "records outlive their keys, which are remembered for "+forever(e.opts.Window)+": read again, they take effect again",
+			e.note(doctor.Warning, topic+" retention.ms", forever(kept), "records outlive their keys, which are remembered for "+forever(e.opts.Window)+": read again, they take effect again",
 				"a window of "+forever(kept)+", or a shorter retention")
 		}
 	}
 	for _, topic := range e.opts.Changelogs {
 		if kept, ok := e.kept(topic); ok && kept > 0 && (e.opts.Window == 0 || kept < e.opts.Window) {
-			e.note(semel.Broken, topic+" retention.ms", forever(kept), "keys are forgotten before their window of "+forever(e.opts.Window)+" is over", "set retention.ms above the window")
+			e.note(doctor.Broken, topic+" retention.ms", forever(kept), "keys are forgotten before their window of "+forever(e.opts.Window)+" is over", "set retention.ms above the window")
 		}
 	}
 	return nil
@@ -495,12 +495,12 @@ func (e *examination) sizes(context.Context) error {
 	n, most := limit(topic), limit(e.opts.Parked)
 	for _, output := range e.outputs {
 		if out := limit(output); out > 0 && out < n {
-			e.note(semel.Notice, output+" max.message.bytes", strconv.Itoa(out),
+			e.note(doctor.Notice, output+" max.message.bytes", strconv.Itoa(out),
 				fmt.Sprintf("a message of %s, which takes %d bytes, may be too large for it: it fails permanently, and on_failure is its policy", topic, n), fmt.Sprintf("max.message.bytes=%d", n))
 		}
 	}
 	if most > 0 && n > 0 && most < n+headroom {
-		e.note(semel.Warning, e.opts.Parked+" max.message.bytes", strconv.Itoa(most),
+		e.note(doctor.Warning, e.opts.Parked+" max.message.bytes", strconv.Itoa(most),
 			fmt.Sprintf("a message of %s that has nearly its %d bytes cannot be parked, and stops its pipeline", topic, n), fmt.Sprintf("max.message.bytes=%d", n+headroom))
 	}
 	return nil
@@ -523,23 +523,23 @@ func (e *examination) partitions(context.Context) error {
 		found := fmt.Sprintf("%d, and %d of %s", n, keys, changelog)
 		switch {
 		case keys == 0:
-			e.note(semel.Fine, subject, fmt.Sprintf("%d; %s will be created", n, changelog), "", "")
+			e.note(doctor.Fine, subject, fmt.Sprintf("%d; %s will be created", n, changelog), "", "")
 		case keys != n:
-			e.note(semel.Broken, subject, found, "keys would not be found, and duplicates would pass", remedy)
+			e.note(doctor.Broken, subject, found, "keys would not be found, and duplicates would pass", remedy)
 		default:
-			e.note(semel.Fine, subject, found, "", "")
+			e.note(doctor.Fine, subject, found, "", "")
 		}
 	}
 	if topic := e.opts.Repartition; e.there(topic) {
 		if policy := e.configs[topic]["cleanup.policy"]; strings.Contains(policy, "compact") {
-			e.note(semel.Broken, topic+" cleanup.policy", policy, "all records of an id but the last would be lost", "set cleanup.policy=delete")
+			e.note(doctor.Broken, topic+" cleanup.policy", policy, "all records of an id but the last would be lost", "set cleanup.policy=delete")
 		}
 		switch kept, ok := e.kept(topic); {
 		case !ok: // the user may not see it
 		case kept > 0:
-			e.note(semel.Warning, topic+" retention.ms", forever(kept), "copies that are not decided within that time are lost", "set retention.ms=-1: Semel deletes decided copies itself")
+			e.note(doctor.Warning, topic+" retention.ms", forever(kept), "copies that are not decided within that time are lost", "set retention.ms=-1: Semel deletes decided copies itself")
 		default:
-			e.note(semel.Fine, topic+" retention.ms", forever(kept), "", "")
+			e.note(doctor.Fine, topic+" retention.ms", forever(kept), "", "")
 		}
 	}
 	return nil
@@ -555,14 +555,14 @@ func (e *examination) tables(context.Context) error {
 		}
 		subject := "table " + t.Name
 		if found, cost, remedy := cluster.TableProblem(e.configs[t.Topic], t.History); found != "" {
-			e.note(semel.Broken, subject, t.Topic+" has "+found, cost, remedy)
+			e.note(doctor.Broken, subject, t.Topic+" has "+found, cost, remedy)
 			continue
 		}
 		rows, different := len(e.meta.Topics[t.Topic].Partitions), false
 		for _, input := range e.opts.Inputs {
 			if n := len(e.meta.Topics[input].Partitions); t.Local && e.there(input) && n != rows {
 				different = true
-				e.note(semel.Broken, subject, fmt.Sprintf("%d partitions, and %d of %s", rows, n, input), "rows and records are not in the same partitions", "write read: global, or create a topic with as many partitions")
+				e.note(doctor.Broken, subject, fmt.Sprintf("%d partitions, and %d of %s", rows, n, input), "rows and records are not in the same partitions", "write read: global, or create a topic with as many partitions")
 			}
 		}
 		if !different {
@@ -570,7 +570,7 @@ func (e *examination) tables(context.Context) error {
 			if policy, visible := e.configs[t.Topic]["cleanup.policy"]; visible {
 				found += ", cleanup.policy " + policy
 			}
-			e.note(semel.Fine, subject, found, "", "")
+			e.note(doctor.Fine, subject, found, "", "")
 		}
 	}
 	return nil
@@ -617,13 +617,13 @@ func (e *examination) group(ctx context.Context, name string) error {
 	subject := "group " + name
 	switch {
 	case len(instances) == 0:
-		e.note(semel.Notice, subject, "the group has no members", "", "nothing, unless the pipeline should run")
+		e.note(doctor.Notice, subject, "the group has no members", "", "nothing, unless the pipeline should run")
 	case state != "Stable":
-		e.note(semel.Notice, subject, state, "members join or leave, and little is read until that ends", "wait; if it lasts, look for members that restart")
+		e.note(doctor.Notice, subject, state, "members join or leave, and little is read until that ends", "wait; if it lasts, look for members that restart")
 	case anonymous > 0:
-		e.note(semel.Notice, subject, fmt.Sprintf("%d of %d members have no instance name", anonymous, len(instances)), "a restart moves their partitions to other members and back", "write an instance for each process")
+		e.note(doctor.Notice, subject, fmt.Sprintf("%d of %d members have no instance name", anonymous, len(instances)), "a restart moves their partitions to other members and back", "write an instance for each process")
 	default:
-		e.note(semel.Fine, subject, fmt.Sprintf("%s, %d members", state, len(instances)), "", "")
+		e.note(doctor.Fine, subject, fmt.Sprintf("%s, %d members", state, len(instances)), "", "")
 	}
 	return nil
 }
@@ -690,12 +690,12 @@ func (e *examination) positionsOf(ctx context.Context, group string, topics []st
 		case !ok || at.At < 0:
 			none++
 		case at.At < o.Offset:
-			e.note(semel.Broken, fmt.Sprintf("%s/%d", o.Topic, o.Partition), fmt.Sprintf("offset %d is committed, the oldest record is %d", at.At, o.Offset),
+			e.note(doctor.Broken, fmt.Sprintf("%s/%d", o.Topic, o.Partition), fmt.Sprintf("offset %d is committed, the oldest record is %d", at.At, o.Offset),
 				fmt.Sprintf("%d records were deleted before they were read", o.Offset-at.At), "a longer retention; they are lost here")
 		}
 	})
 	if none > 0 && e.opts.Latest && topics[0] != e.opts.Repartition {
-		e.note(semel.Warning, "auto.offset.reset", fmt.Sprintf("latest, and of %d partitions nothing is committed", none), "their present records are never read", "write start: earliest")
+		e.note(doctor.Warning, "auto.offset.reset", fmt.Sprintf("latest, and of %d partitions nothing is committed", none), "their present records are never read", "write start: earliest")
 	}
 	return nil
 }
@@ -707,7 +707,7 @@ func (e *examination) hanging(ctx context.Context) error {
 		return nil
 	}
 	if !e.shows {
-		e.note(semel.Notice, "transactions", "not checked: the brokers are older than Kafka 3.0", "a hanging transaction is not detected", "upgrade the brokers")
+		e.note(doctor.Notice, "transactions", "not checked: the brokers are older than Kafka 3.0", "a hanging transaction is not detected", "upgrade the brokers")
 		return nil
 	}
 	a, in := &Admin{client: e.client, adm: e.Client}, Places{Groups: slices.Sorted(maps.Keys(e.readers()))}
@@ -722,7 +722,7 @@ func (e *examination) hanging(ctx context.Context) error {
 		}
 	}
 	if len(hidden) > 0 {
-		e.note(semel.Notice, "transactions in "+strings.Join(hidden, ", "), "not checked: the user lacks the right Read", "a hanging transaction there, which holds up readers, is not detected", "grant Read on these topics, or check them as another user")
+		e.note(doctor.Notice, "transactions in "+strings.Join(hidden, ", "), "not checked: the user lacks the right Read", "a hanging transaction there, which holds up readers, is not detected", "grant Read on these topics, or check them as another user")
 	}
 	list, err := a.Open(ctx, in)
 	for _, o := range list {
@@ -733,11 +733,11 @@ func (e *examination) hanging(ctx context.Context) error {
 		if o.Topic == offsetsTopic {
 			cost = fmt.Sprintf("a member of %s that starts waits for the offsets without end", strings.Join(in.Groups, " or "))
 		}
-		e.note(semel.Broken, fmt.Sprintf("%s/%d", o.Topic, o.Partition), fmt.Sprintf("a transaction of producer %d is open since offset %d, and no coordinator will end it", o.ProducerID, o.Start),
+		e.note(doctor.Broken, fmt.Sprintf("%s/%d", o.Topic, o.Partition), fmt.Sprintf("a transaction of producer %d is open since offset %d, and no coordinator will end it", o.ProducerID, o.Start),
 			cost, o.abortCommand(reachFlags(e.client)))
 	}
 	if isHidden(err) {
-		e.note(semel.Notice, "transactions", "not checked: "+err.Error(), "a hanging transaction is not detected", "allow Describe and Read on the topic")
+		e.note(doctor.Notice, "transactions", "not checked: "+err.Error(), "a hanging transaction is not detected", "allow Describe and Read on the topic")
 		return nil
 	}
 	return err

@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
 	"github.com/semel-dev/semel/test/services"
@@ -66,7 +66,7 @@ func TestTheDoctorSeesARealBroker(t *testing.T) {
 	kafkatest.Must(t, err)
 	examine := func(opts *ExamineOptions) []string {
 		t.Helper()
-		var findings []semel.Finding
+		var findings []doctor.Finding
 		kafkatest.Within(time.Minute, func() bool { // a broker that stood still leads no partition for a moment
 			findings, err = Examine(t.Context(), kafkatest.Quick(server.Addr()), opts)
 			return err == nil

@@ -11,8 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/doctor"
 )
 
 // right is a permission of a Kafka user.
@@ -105,9 +105,9 @@ func (e *examination) rights(ctx context.Context) error {
 		}
 		if !has {
 			lacks++
-			severity := semel.Broken
+			severity := doctor.Broken
 			if r.optional {
-				severity = semel.Warning
+				severity = doctor.Warning
 			}
 			e.note(severity, r.resource+" "+r.name, "the user lacks the right "+operationName(r.operation), r.cost, r.remedy())
 		}
@@ -125,14 +125,14 @@ func (e *examination) rights(ctx context.Context) error {
 		} else if !may {
 			lacks++
 			r := right{topicResource, name, kadm.OpCreate, "", false}
-			e.note(semel.Broken, "topic "+name, "it does not exist, and the user lacks the right Create", "the pipeline does not start", r.remedy()+", or create it")
+			e.note(doctor.Broken, "topic "+name, "it does not exist, and the user lacks the right Create", "the pipeline does not start", r.remedy()+", or create it")
 		}
 	}
 	switch {
 	case unknown != nil:
-		e.note(semel.Notice, "rights", "not checked completely: "+unknown.Error(), "a missing right may be noticed only by run", "")
+		e.note(doctor.Notice, "rights", "not checked completely: "+unknown.Error(), "a missing right may be noticed only by run", "")
 	case lacks == 0:
-		e.note(semel.Fine, "rights", "all that the pipeline uses", "", "")
+		e.note(doctor.Fine, "rights", "all that the pipeline uses", "", "")
 	}
 	return nil
 }

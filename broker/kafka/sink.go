@@ -19,6 +19,7 @@ import (
 	"github.com/semel-dev/semel/broker/header"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -77,8 +78,8 @@ func (o *outlet) learn(topic string, l cluster.Limits) {
 }
 
 var (
-	_ pipeline.Sink = (*Sink)(nil)
-	_ semel.Readier = (*Sink)(nil)
+	_ pipeline.Sink  = (*Sink)(nil)
+	_ doctor.Readier = (*Sink)(nil)
 )
 
 // OpenSink connects. It blocks until a broker has answered.
@@ -180,7 +181,7 @@ func (s *Sink) Traits() pipeline.SinkTraits {
 	return pipeline.SinkTraits{Batch: 2000, Parallel: 4, Ordered: true}
 }
 
-// Ready implements semel.Readier. [MissingTopic] tells whether the topic does not exist.
+// Ready implements doctor.Readier. [MissingTopic] tells whether the topic does not exist.
 // With a Route, it asks for no topic: one that is missing concerns its messages alone.
 func (s *Sink) Ready(ctx context.Context) error {
 	if s.opts.Route != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/semel-dev/semel/broker/header"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
@@ -130,7 +131,7 @@ type Source struct {
 
 var (
 	_ pipeline.Source = (*Source)(nil)
-	_ semel.Readier   = (*Source)(nil)
+	_ doctor.Readier  = (*Source)(nil)
 )
 
 // OpenSource joins the group. It blocks until a broker has answered. One error names
@@ -220,7 +221,7 @@ func (o *SourceOptions) validate() error {
 	return wrong.Err()
 }
 
-// Ready implements semel.Readier. [MissingTopic] tells whether a topic does not exist.
+// Ready implements doctor.Readier. [MissingTopic] tells whether a topic does not exist.
 // The source reads the topic when it was created. It continues when the brokers accept
 // what they refuse now.
 func (s *Source) Ready(ctx context.Context) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/nats"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
@@ -33,14 +34,14 @@ func TestExamineWarnsOfRiskyStreamSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := map[string]semel.Severity{}
+	got := map[string]doctor.Severity{}
 	for _, f := range findings {
 		got[strings.ReplaceAll(f.Subject, name, "S")] = f.Severity
 	}
-	for subject, want := range map[string]semel.Severity{
-		"stream S storage": semel.Broken, "stream S replicas": semel.Warning, "stream S discard": semel.Warning, "stream S max_age": semel.Notice,
-		"consumer c max_deliver": semel.Warning, "consumer c ack_wait": semel.Warning, "consumer c ack_policy": semel.Fine,
-		"stream S duplicate_window": semel.Warning, "sync_interval": semel.Notice,
+	for subject, want := range map[string]doctor.Severity{
+		"stream S storage": doctor.Broken, "stream S replicas": doctor.Warning, "stream S discard": doctor.Warning, "stream S max_age": doctor.Notice,
+		"consumer c max_deliver": doctor.Warning, "consumer c ack_wait": doctor.Warning, "consumer c ack_policy": doctor.Fine,
+		"stream S duplicate_window": doctor.Warning, "sync_interval": doctor.Notice,
 	} {
 		if severity, ok := got[subject]; !ok || severity != want {
 			t.Errorf("%s: %v, %v; want %v", subject, severity, ok, want)
@@ -55,15 +56,15 @@ func TestExamineTellsStreamsThatWillBeCreatedFromMissingOnes(t *testing.T) {
 	stream(t, client(t, servers.NATS(t)), name)
 	for _, c := range []struct {
 		opts nats.ExamineOptions
-		want semel.Finding
+		want doctor.Finding
 	}{
-		{nats.ExamineOptions{Stream: name, Consumer: "c"}, semel.Finding{Severity: semel.Broken, Subject: "consumer c", Found: "it does not exist"}},
-		{nats.ExamineOptions{Stream: name, Consumer: "c", Create: true}, semel.Finding{Severity: semel.Notice, Subject: "consumer c", Found: "it does not exist yet"}},
-		{nats.ExamineOptions{Stream: "none", Consumer: "c", Create: true}, semel.Finding{Severity: semel.Broken, Subject: "stream none", Found: "it does not exist"}},
-		{nats.ExamineOptions{Stream: "none", Consumer: "c", Create: true, Subjects: []string{"none"}}, semel.Finding{Severity: semel.Notice, Subject: "stream none", Found: "it does not exist yet"}},
-		{nats.ExamineOptions{Subject: name + "x"}, semel.Finding{Severity: semel.Broken, Subject: "subject " + name + "x", Found: "no stream takes it"}},
-		{nats.ExamineOptions{Subject: name + "x", CreateSubject: true}, semel.Finding{Severity: semel.Notice, Subject: "stream of the subject " + name + "x", Found: "it does not exist yet"}},
-		{nats.ExamineOptions{Stream: name, Consumer: "c", Window: 8 * 24 * time.Hour}, semel.Finding{Severity: semel.Notice, Subject: "stream " + name + " max_age", Found: "none: messages stay"}},
+		{nats.ExamineOptions{Stream: name, Consumer: "c"}, doctor.Finding{Severity: doctor.Broken, Subject: "consumer c", Found: "it does not exist"}},
+		{nats.ExamineOptions{Stream: name, Consumer: "c", Create: true}, doctor.Finding{Severity: doctor.Notice, Subject: "consumer c", Found: "it does not exist yet"}},
+		{nats.ExamineOptions{Stream: "none", Consumer: "c", Create: true}, doctor.Finding{Severity: doctor.Broken, Subject: "stream none", Found: "it does not exist"}},
+		{nats.ExamineOptions{Stream: "none", Consumer: "c", Create: true, Subjects: []string{"none"}}, doctor.Finding{Severity: doctor.Notice, Subject: "stream none", Found: "it does not exist yet"}},
+		{nats.ExamineOptions{Subject: name + "x"}, doctor.Finding{Severity: doctor.Broken, Subject: "subject " + name + "x", Found: "no stream takes it"}},
+		{nats.ExamineOptions{Subject: name + "x", CreateSubject: true}, doctor.Finding{Severity: doctor.Notice, Subject: "stream of the subject " + name + "x", Found: "it does not exist yet"}},
+		{nats.ExamineOptions{Stream: name, Consumer: "c", Window: 8 * 24 * time.Hour}, doctor.Finding{Severity: doctor.Notice, Subject: "stream " + name + " max_age", Found: "none: messages stay"}},
 	} {
 		c.opts.URL = servers.NATS(t)
 		findings, err := nats.Examine(t.Context(), &c.opts)
@@ -89,7 +90,7 @@ func TestExamineComparesTheWindows(t *testing.T) {
 	t.Parallel()
 	name := servicestest.Topic()
 	stream(t, client(t, servers.NATS(t)), name)
-	for window, want := range map[time.Duration]semel.Severity{time.Minute: semel.Warning, time.Hour: semel.Fine} {
+	for window, want := range map[time.Duration]doctor.Severity{time.Minute: doctor.Warning, time.Hour: doctor.Fine} {
 		findings, err := nats.Examine(t.Context(), &nats.ExamineOptions{URL: servers.NATS(t), Subject: name + ".out", Window: window})
 		if err != nil {
 			t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/header"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -44,8 +45,8 @@ type Sink struct {
 }
 
 var (
-	_ pipeline.Sink = (*Sink)(nil)
-	_ semel.Readier = (*Sink)(nil)
+	_ pipeline.Sink  = (*Sink)(nil)
+	_ doctor.Readier = (*Sink)(nil)
 )
 
 // OpenSink connects. It blocks until the server has answered. If no stream takes
@@ -103,7 +104,7 @@ func (s *Sink) takes(ctx context.Context, js jetstream.JetStream, subject string
 // repeated message would be stored behind the next one.
 func (s *Sink) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Batch: 500, Parallel: 2} }
 
-// Ready implements semel.Readier.
+// Ready implements doctor.Readier.
 func (s *Sink) Ready(ctx context.Context) error {
 	_, js, err := s.link.get(ctx)
 	if err == nil {

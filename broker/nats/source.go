@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/inbox"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/retry"
@@ -100,7 +101,7 @@ type held struct {
 var (
 	_ pipeline.Source = (*Source)(nil)
 	_ pipeline.Waiter = (*Source)(nil)
-	_ semel.Readier   = (*Source)(nil)
+	_ doctor.Readier  = (*Source)(nil)
 )
 
 // OpenSource connects and looks up the consumer. It blocks until the server has
@@ -533,7 +534,7 @@ func (s *Source) Close(ctx context.Context) error {
 	return nil
 }
 
-// Ready implements semel.Readier.
+// Ready implements doctor.Readier.
 func (s *Source) Ready(ctx context.Context) error {
 	if !s.link.last().IsConnected() {
 		return failed(s.opts.URL, "", s.link.refused(natsgo.ErrDisconnected))

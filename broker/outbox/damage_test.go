@@ -13,6 +13,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	relay "github.com/semel-dev/semel/broker/outbox"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/services/servicestest"
@@ -154,7 +155,7 @@ func TestRowsWithoutAShardAreReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f := found(findings, "outbox.shards"); f.Severity != semel.Warning || !strings.Contains(f.Found, "64 of 64 shards are missing") {
+	if f := found(findings, "outbox.shards"); f.Severity != doctor.Warning || !strings.Contains(f.Found, "64 of 64 shards are missing") {
 		t.Errorf("%+v", f)
 	}
 	var id string
@@ -166,13 +167,13 @@ func TestRowsWithoutAShardAreReported(t *testing.T) {
 	}
 }
 
-func found(findings []semel.Finding, subject string) semel.Finding {
+func found(findings []doctor.Finding, subject string) doctor.Finding {
 	for _, f := range findings {
 		if f.Subject == subject {
 			return f
 		}
 	}
-	return semel.Finding{}
+	return doctor.Finding{}
 }
 
 // TestAcknowledgementDeletesItsOwnRow gives the number of a row in flight to another message.
@@ -264,7 +265,7 @@ func TestInvalidRowDelaysNoOtherRow(t *testing.T) {
 						t.Errorf("%d headers", len(it.Message.Headers))
 					}
 				}
-				if err := s.(semel.Readier).Ready(t.Context()); err != nil {
+				if err := s.(doctor.Readier).Ready(t.Context()); err != nil {
 					t.Error(err)
 				}
 				if gauges, err := s.Traits().Gauges(t.Context()); err != nil || len(gauges) == 0 {

@@ -10,19 +10,20 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
 // Examine checks an outbox: what waits in it, who reads it, whether the server keeps its
 // table small, and whether commits of writers last. It changes nothing. It blocks until
 // the server has answered. Errors are those of [Open].
-func Examine(ctx context.Context, dsn string, opts *Options) ([]semel.Finding, error) {
+func Examine(ctx context.Context, dsn string, opts *Options) ([]doctor.Finding, error) {
 	return examine(ctx, dsn, opts, time.Minute, mostHeld)
 }
 
 // examine warns of rows that wait, and of transactions that are open, for longer than
 // patience, and of deleted rows that are kept for more transactions than held.
-func examine(ctx context.Context, dsn string, opts *Options, patience time.Duration, held int64) (_ []semel.Finding, err error) {
+func examine(ctx context.Context, dsn string, opts *Options, patience time.Duration, held int64) (_ []doctor.Finding, err error) {
 	o, err := opts.checked()
 	if err != nil {
 		return nil, err
@@ -44,9 +45,9 @@ func examine(ctx context.Context, dsn string, opts *Options, patience time.Durat
 // wakeup looks whether notifications can wake relays.
 func (e *examination) wakeup(ctx context.Context) error {
 	pooled, err := isPooled(ctx, e.conn)
-	f := semel.Finding{Subject: "outbox.notify", Found: "the relay is woken by NOTIFY, besides polling"}
+	f := doctor.Finding{Subject: "outbox.notify", Found: "the relay is woken by NOTIFY, besides polling"}
 	if pooled {
-		f = semel.Finding{Severity: semel.Notice, Subject: f.Subject, Found: "a pooler is between: NOTIFY does not wake the relay, and it polls", Cost: "an idle relay finds a row up to a second later", Remedy: "nothing, or name the server itself in the store of the relay"}
+		f = doctor.Finding{Severity: doctor.Notice, Subject: f.Subject, Found: "a pooler is between: NOTIFY does not wake the relay, and it polls", Cost: "an idle relay finds a row up to a second later", Remedy: "nothing, or name the server itself in the store of the relay"}
 	}
 	e.findings = append(e.findings, f)
 	return err
@@ -74,22 +75,22 @@ type examination struct {
 	keep, patience time.Duration
 	held           int64 // see mostHeld
 	slot           *slot // nil if relays read the table
-	findings       []semel.Finding
+	findings       []doctor.Finding
 }
 
 // judge adds a finding. It is Fine unless bad is set, which makes it a warning.
 func (e *examination) judge(bad bool, subject, found, cost, remedy string) {
-	severity := semel.Fine
+	severity := doctor.Fine
 	if bad {
-		severity = semel.Warning
+		severity = doctor.Warning
 	}
 	e.find(severity, subject, found, cost, remedy)
 }
 
 // find adds a finding.
-func (e *examination) find(severity semel.Severity, subject, found, cost, remedy string) {
-	f := semel.Finding{Severity: severity, Subject: subject, Found: found}
-	if severity != semel.Fine {
+func (e *examination) find(severity doctor.Severity, subject, found, cost, remedy string) {
+	f := doctor.Finding{Severity: severity, Subject: subject, Found: found}
+	if severity != doctor.Fine {
 		f.Cost, f.Remedy = cost, remedy
 	}
 	e.findings = append(e.findings, f)
@@ -176,7 +177,7 @@ func (e *examination) horizon(ctx context.Context) error {
 	case age > e.patience:
 		e.judge(true, subject, fmt.Sprintf("a transaction is open for %s (pid %d, %s)", age.Round(time.Second), pid, who), cost, terminate(pid))
 	case hidden > 0:
-		e.find(semel.Notice, subject, fmt.Sprintf("%d sessions hide from this role when their transactions began", hidden), "if one is open for long, "+cost, "GRANT pg_read_all_stats to this role")
+		e.find(doctor.Notice, subject, fmt.Sprintf("%d sessions hide from this role when their transactions began", hidden), "if one is open for long, "+cost, "GRANT pg_read_all_stats to this role")
 	default:
 		e.judge(false, subject, "no transaction is open for long", "", "")
 	}
@@ -264,7 +265,7 @@ func (e *examination) table(ctx context.Context) error {
 	case !long:
 		e.judge(true, subject, "autovacuum is off for the long values of the table", "deleted payloads stay on the disk", alter+" RESET (toast.autovacuum_enabled)")
 	case share > 0.05:
-		e.find(semel.Notice, subject, fmt.Sprintf("autovacuum runs when %.0f%% of the rows have changed", 100*share), cost, alter+" SET (autovacuum_vacuum_scale_factor = 0.01)")
+		e.find(doctor.Notice, subject, fmt.Sprintf("autovacuum runs when %.0f%% of the rows have changed", 100*share), cost, alter+" SET (autovacuum_vacuum_scale_factor = 0.01)")
 	default:
 		e.judge(dead > 1_000_000, subject, fmt.Sprintf("autovacuum is on, %d deleted rows are in the table", dead), cost, "look for transactions that are open for long, and for replication slots that are behind")
 	}
@@ -289,7 +290,7 @@ func (e *examination) identity(ctx context.Context) error {
 	remedy := "ALTER TABLE " + e.sql.table + " REPLICA IDENTITY DEFAULT"
 	switch {
 	case identity == "n" && published:
-		e.find(semel.Broken, subject, "nothing, and a publication has the table", "the server refuses to delete rows, so nothing is acknowledged", remedy)
+		e.find(doctor.Broken, subject, "nothing, and a publication has the table", "the server refuses to delete rows, so nothing is acknowledged", remedy)
 	case identity == "n":
 		e.judge(true, subject, "nothing", "when a publication has the table, the server refuses to delete rows", remedy)
 	case identity == "f":
@@ -362,10 +363,10 @@ func (e *examination) log(ctx context.Context) error {
 	by := fmt.Sprintf("SELECT %s('%d seconds')", e.sql.maintainName, int(e.keep.Seconds()))
 	switch {
 	case e.keep == 0 && count > 0:
-		e.find(semel.Notice, subject, fmt.Sprintf("%d partitions of delivered rows, and this pipeline keeps none", count), "no relay drops them", "drop the partitions of "+e.sql.log+", or set keep of the source")
+		e.find(doctor.Notice, subject, fmt.Sprintf("%d partitions of delivered rows, and this pipeline keeps none", count), "no relay drops them", "drop the partitions of "+e.sql.log+", or set keep of the source")
 	case e.keep == 0:
 	case !may:
-		e.find(semel.Broken, subject, "this role lacks a right to keep delivered rows", "the relay does not start", "GRANT INSERT, SELECT ON "+e.sql.log+" and EXECUTE ON FUNCTION "+e.sql.maintainName+" to this role")
+		e.find(doctor.Broken, subject, "this role lacks a right to keep delivered rows", "the relay does not start", "GRANT INSERT, SELECT ON "+e.sql.log+" and EXECUTE ON FUNCTION "+e.sql.maintainName+" to this role")
 	case count == 0:
 		e.judge(false, subject, "no partition yet: a relay makes them when it starts", "", "")
 	case ahead < 1:

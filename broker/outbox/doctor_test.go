@@ -18,6 +18,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	relay "github.com/semel-dev/semel/broker/outbox"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/store/pgstore"
 	"github.com/semel-dev/semel/test/services"
@@ -40,7 +41,7 @@ func TestDoctorFindsUndeliveredRows(t *testing.T) {
 		for _, w := range want {
 			severity, rest, _ := strings.Cut(w, " ")
 			subject, found, _ := strings.Cut(rest, ": ")
-			if !slices.ContainsFunc(findings, func(f semel.Finding) bool {
+			if !slices.ContainsFunc(findings, func(f doctor.Finding) bool {
 				return f.Severity.String() == severity && f.Subject == subject && strings.HasPrefix(f.Found, found)
 			}) {
 				t.Errorf("%+v, want %s", findings, w)
@@ -105,14 +106,14 @@ func TestDoctorFindsOldTransactionsAndRiskySettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []semel.Finding{
+	for _, want := range []doctor.Finding{
 		{Subject: "outbox.horizon", Found: "a transaction is open for ", Remedy: fmt.Sprintf("end it: SELECT pg_terminate_backend(%d)", pid)},
 		{Subject: "outbox.prepared", Found: `1 prepared transactions, the oldest for \d+s \(it's\)`, Remedy: "end it: COMMIT PREPARED 'it''s', or ROLLBACK PREPARED 'it''s'"},
 		{Subject: "outbox.standbys", Found: "slot gone keeps rows that were deleted in the last ", Remedy: "if its standby server is gone: SELECT pg_drop_replication_slot('gone')"},
 		{Subject: "synchronous_commit", Found: "on, and off for role fast"},
 	} {
-		if !slices.ContainsFunc(findings, func(f semel.Finding) bool {
-			return f.Severity == semel.Warning && f.Subject == want.Subject && regexp.MustCompile("^"+want.Found).MatchString(f.Found) && strings.HasPrefix(f.Remedy, want.Remedy) && !strings.Contains(f.Found, "other")
+		if !slices.ContainsFunc(findings, func(f doctor.Finding) bool {
+			return f.Severity == doctor.Warning && f.Subject == want.Subject && regexp.MustCompile("^"+want.Found).MatchString(f.Found) && strings.HasPrefix(f.Remedy, want.Remedy) && !strings.Contains(f.Found, "other")
 		}) {
 			t.Errorf("%+v, want %+v", findings, want)
 		}
@@ -122,7 +123,7 @@ func TestDoctorFindsOldTransactionsAndRiskySettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	of.User = url.User("looker")
-	if findings, err = relay.Examine(t.Context(), of.String(), nil); err != nil || !has(findings, semel.Notice, "outbox.horizon", "1 sessions hide from this role") {
+	if findings, err = relay.Examine(t.Context(), of.String(), nil); err != nil || !has(findings, doctor.Notice, "outbox.horizon", "1 sessions hide from this role") {
 		t.Errorf("%+v, %v", findings, err)
 	}
 }

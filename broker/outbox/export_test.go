@@ -8,12 +8,12 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
 // ExamineAfter is Examine with a patience of its own. It warns of all deleted rows that are kept.
-func ExamineAfter(ctx context.Context, dsn string, opts *Options, patience time.Duration) ([]semel.Finding, error) {
+func ExamineAfter(ctx context.Context, dsn string, opts *Options, patience time.Duration) ([]doctor.Finding, error) {
 	return examine(ctx, dsn, opts, patience, 0)
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	relay "github.com/semel-dev/semel/broker/outbox"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
@@ -107,13 +108,13 @@ func TestDeliveredRowsAreKeptAndSentAgain(t *testing.T) {
 	if got := text(t, pool, "SELECT semel_outbox_log_maintain('0', 5)"); !strings.HasPrefix(got, old+": ") || !strings.Contains(text(t, pool, partitions), day(t, pool, 5)) {
 		t.Errorf("in use: %s", got)
 	}
-	if findings, err := relay.Examine(t.Context(), address, &relay.Options{Keep: time.Minute}); err != nil || !has(findings, semel.Warning, "outbox.log", "7 partitions, the oldest should be gone for ") {
+	if findings, err := relay.Examine(t.Context(), address, &relay.Options{Keep: time.Minute}); err != nil || !has(findings, doctor.Warning, "outbox.log", "7 partitions, the oldest should be gone for ") {
 		t.Errorf("%+v, %v", findings, err)
 	}
 }
 
 // has reports whether a finding begins so.
-func has(findings []semel.Finding, severity semel.Severity, subject, found string) bool {
+func has(findings []doctor.Finding, severity doctor.Severity, subject, found string) bool {
 	for _, f := range findings {
 		if f.Severity == severity && f.Subject == subject && strings.HasPrefix(f.Found, found) {
 			return true
@@ -187,7 +188,7 @@ func TestMissingArchivePartitionLosesNoRow(t *testing.T) {
 	if _, err := relay.Open(t.Context(), of.String(), opts); !errors.Is(err, semel.ErrStoreUnavailable) || !strings.Contains(err.Error(), "permission denied for function semel_outbox_log_maintain") {
 		t.Errorf("without EXECUTE: %v", err)
 	}
-	if findings, err := relay.Examine(t.Context(), of.String(), opts); err != nil || !has(findings, semel.Broken, "outbox.log", "this role lacks a right") {
+	if findings, err := relay.Examine(t.Context(), of.String(), opts); err != nil || !has(findings, doctor.Broken, "outbox.log", "this role lacks a right") {
 		t.Errorf("%+v, %v", findings, err)
 	}
 	exec(t, pool, "GRANT EXECUTE ON FUNCTION semel_outbox_log_maintain TO "+role)

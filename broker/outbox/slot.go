@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -321,7 +322,7 @@ func messageOf(err error) string {
 
 // ExamineWAL checks the outbox of a relay that reads it through a replication slot. It
 // changes nothing. It blocks until the server has answered. Errors are those of [Open].
-func ExamineWAL(ctx context.Context, dsn string, opts *WALOptions) (_ []semel.Finding, err error) {
+func ExamineWAL(ctx context.Context, dsn string, opts *WALOptions) (_ []doctor.Finding, err error) {
 	o, err := opts.checked()
 	if err != nil {
 		return nil, err
@@ -363,7 +364,7 @@ func (e *examination) replication(ctx context.Context) error {
 		}
 	}
 	if wrong, ok := errors.AsType[*SlotError](err); ok {
-		e.find(semel.Broken, "outbox.slot", wrong.Cause, "nothing is read", wrong.Remedy)
+		e.find(doctor.Broken, "outbox.slot", wrong.Cause, "nothing is read", wrong.Remedy)
 		return nil
 	}
 	if err != nil {

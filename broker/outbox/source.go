@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
@@ -115,7 +116,7 @@ type shard struct {
 
 var (
 	_ pipeline.Source = (*Source)(nil)
-	_ semel.Readier   = (*Source)(nil)
+	_ doctor.Readier  = (*Source)(nil)
 )
 
 // Open connects to a database and returns the source. It blocks until the server has
@@ -333,7 +334,7 @@ func (s *Source) remove(ctx context.Context, items []*pipeline.Item, seqs []int6
 // their shards reads them.
 func (s *Source) Return(context.Context, []*pipeline.Item, time.Duration) error { return nil }
 
-// Ready implements semel.Readier.
+// Ready implements doctor.Readier.
 func (s *Source) Ready(ctx context.Context) error {
 	s.mu.Lock()
 	err := cmp.Or(s.leaseTrouble, s.readTrouble, s.archive.ready())

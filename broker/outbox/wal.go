@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
@@ -94,7 +95,7 @@ type WALSource struct {
 
 var (
 	_ pipeline.Source = (*WALSource)(nil)
-	_ semel.Readier   = (*WALSource)(nil)
+	_ doctor.Readier  = (*WALSource)(nil)
 )
 
 // OpenWAL connects to a database and returns the source. It creates the publication if it
@@ -335,7 +336,7 @@ func (s *WALSource) visible(ctx context.Context, xids []uint64) (visible bool, e
 // that reads the slot delivers them.
 func (s *WALSource) Return(context.Context, []*pipeline.Item, time.Duration) error { return nil }
 
-// Ready implements semel.Readier. A standby is ready.
+// Ready implements doctor.Readier. A standby is ready.
 func (s *WALSource) Ready(ctx context.Context) error {
 	s.mu.Lock()
 	err := cmp.Or(s.failed, s.trouble)

@@ -16,6 +16,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/brokertest"
 	relay "github.com/semel-dev/semel/broker/outbox"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/services"
@@ -307,7 +308,7 @@ func TestWALSourceKeepsDeliveredRows(t *testing.T) {
 	if oldest, owner := gaugesOf(watcher); oldest != 0 || !strings.HasPrefix(owner, "dedup.outbox.owner all ") {
 		t.Errorf("the oldest row waits for %v s, and %q reads", oldest, owner)
 	}
-	if findings, err := relay.ExamineWAL(t.Context(), server.URL(), &relay.WALOptions{Keep: week}); err != nil || !has(findings, semel.Fine, "outbox.log", "4 partitions") {
+	if findings, err := relay.ExamineWAL(t.Context(), server.URL(), &relay.WALOptions{Keep: week}); err != nil || !has(findings, doctor.Fine, "outbox.log", "4 partitions") {
 		t.Errorf("%+v, %v", findings, err)
 	}
 }

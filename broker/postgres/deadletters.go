@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -67,7 +68,7 @@ func OpenDeadLetters(ctx context.Context, dsn string, names pgstore.Names) (*Dea
 const lackingSQL = `SELECT current_user, array(SELECT privilege FROM unnest($2::text[]) AS privilege WHERE NOT has_table_privilege($1, privilege))`
 
 // Examine checks the rights of the role. It changes nothing.
-func (l *DeadLetters) Examine(ctx context.Context) (findings []semel.Finding, err error) {
+func (l *DeadLetters) Examine(ctx context.Context) (findings []doctor.Finding, err error) {
 	for _, of := range []struct {
 		table, subject, cost string
 		privileges           []string
@@ -80,11 +81,11 @@ func (l *DeadLetters) Examine(ctx context.Context) (findings []semel.Finding, er
 		if err := l.pool.QueryRow(ctx, lackingSQL, of.table, of.privileges).Scan(&role, &lacks); err != nil {
 			return findings, fmt.Errorf("postgres: examine %s: %w", of.table, err)
 		}
-		f := semel.Finding{Subject: of.subject, Found: "role " + role + " has the rights that it needs on " + of.table}
+		f := doctor.Finding{Subject: of.subject, Found: "role " + role + " has the rights that it needs on " + of.table}
 		if len(lacks) > 0 {
 			missing := strings.Join(lacks, ", ")
-			f = semel.Finding{
-				Severity: semel.Broken, Subject: of.subject, Found: "role " + role + " lacks " + missing + " on " + of.table, Cost: of.cost,
+			f = doctor.Finding{
+				Severity: doctor.Broken, Subject: of.subject, Found: "role " + role + " lacks " + missing + " on " + of.table, Cost: of.cost,
 				Remedy: "GRANT " + missing + " ON " + of.table + " TO " + pgx.Identifier{role}.Sanitize(),
 			}
 		}

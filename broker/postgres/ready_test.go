@@ -9,6 +9,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/postgres"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -25,7 +26,7 @@ func TestSessionsAreReadyIfTheirStoreIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sessions := map[string]semel.Readier{"same transaction": same}
+	sessions := map[string]doctor.Readier{"same transaction": same}
 	for name, opts := range map[string]*pipeline.TwoPhaseOptions{"two phases": nil, "passing": {Pass: true}} {
 		address := servers.Database(t)
 		exec(t, open(t, address), "CREATE TABLE out (body text)")
@@ -79,7 +80,7 @@ func TestATargetThatTheServerRefusesIsNotReady(t *testing.T) {
 	upsert := postgres.Options{Table: "amounts", Columns: []postgres.Column{{Name: "id", From: ".id"}, {Name: "amount", From: ".amount"}}, Key: []string{"id"}}
 	statement := postgres.Options{Statement: "INSERT INTO amounts (id, amount) VALUES ($1, 7)", Args: []string{".id"}}
 	type target struct {
-		semel.Readier
+		doctor.Readier
 		statement bool
 	}
 	targets := map[string]target{}

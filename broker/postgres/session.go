@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -26,7 +27,7 @@ type Session struct {
 var (
 	_ pipeline.Session = (*Session)(nil)
 	_ pipeline.Waiter  = (*Session)(nil)
-	_ semel.Readier    = (*Session)(nil)
+	_ doctor.Readier   = (*Session)(nil)
 )
 
 // NewSession returns a session that writes as opts say. The guard's Wait should
@@ -60,10 +61,10 @@ func NewHandler(guard *pgstore.Guard, fn Handler) *Session {
 // Traits implements pipeline.Session.
 func (s *Session) Traits() pipeline.SinkTraits { return s.traits }
 
-// Ready implements semel.Readier. It asks the store, whose database also gets
+// Ready implements doctor.Readier. It asks the store, whose database also gets
 // the messages, and whether the server refuses the statement: the table may be missing.
 func (s *Session) Ready(ctx context.Context) error {
-	if ready, ok := semel.As[semel.Readier](s.guard.Store()); ok {
+	if ready, ok := semel.As[doctor.Readier](s.guard.Store()); ok {
 		if err := ready.Ready(ctx); err != nil {
 			return &pipeline.StoreError{Err: fmt.Errorf("store: %w", err)}
 		}

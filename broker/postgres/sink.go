@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/pglock"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
@@ -25,7 +26,7 @@ type Sink struct {
 var (
 	_ pipeline.Sink   = (*Sink)(nil)
 	_ pipeline.Waiter = (*Sink)(nil)
-	_ semel.Readier   = (*Sink)(nil)
+	_ doctor.Readier  = (*Sink)(nil)
 )
 
 // Open connects to a database and returns a sink that closes the connections
@@ -70,7 +71,7 @@ func limitConnect(config *pgxpool.Config) {
 // Traits implements pipeline.Sink.
 func (s *Sink) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Parallel: 4} }
 
-// Ready implements semel.Readier. It also asks whether the server refuses the statement: the
+// Ready implements doctor.Readier. It also asks whether the server refuses the statement: the
 // table may be missing.
 func (s *Sink) Ready(ctx context.Context) error {
 	if err := s.pool.Ping(ctx); err != nil {

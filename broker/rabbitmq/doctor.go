@@ -11,7 +11,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -39,13 +39,13 @@ type examination struct {
 	opts     ExamineOptions
 	link     *link
 	version  string // of the server
-	findings []semel.Finding
+	findings []doctor.Finding
 }
 
 // Examine reports which settings of the server, its queues and exchanges support
 // the promise of a pipeline, and which do not. It changes nothing, and blocks until
 // the server has answered.
-func Examine(ctx context.Context, opts *ExamineOptions) ([]semel.Finding, error) {
+func Examine(ctx context.Context, opts *ExamineOptions) ([]doctor.Finding, error) {
 	e := &examination{opts: *opts}
 	if err := e.opts.Client.check(); err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func Examine(ctx context.Context, opts *ExamineOptions) ([]semel.Finding, error)
 	defer func() { _ = l.close(ctx) }() // it only read
 	e.link = l
 	e.version = fmt.Sprint(l.conn.Properties["version"])
-	e.note(semel.Fine, "server", fmt.Sprint(l.conn.Properties["product"], " ", e.version), "", "")
+	e.note(doctor.Fine, "server", fmt.Sprint(l.conn.Properties["product"], " ", e.version), "", "")
 	queues := []string{e.opts.Queue}
 	if e.opts.Exchange != "" {
 		err = e.exchange(ctx)
@@ -71,7 +71,7 @@ func Examine(ctx context.Context, opts *ExamineOptions) ([]semel.Finding, error)
 		err = e.rights(ctx)
 	}
 	if e.opts.Route != nil && (e.opts.Exchange != "" || len(e.opts.Route.Prefixes()) > 0) {
-		e.note(semel.Notice, "routing keys "+e.opts.Route.String(), "messages name them, so their queues are not checked", "a message that no queue takes fails, and is parked", "look at semel parked ls")
+		e.note(doctor.Notice, "routing keys "+e.opts.Route.String(), "messages name them, so their queues are not checked", "a message that no queue takes fails, and is parked", "look at semel parked ls")
 	}
 	slices.Sort(queues)
 	for _, name := range slices.Compact(queues) {
@@ -80,7 +80,7 @@ func Examine(ctx context.Context, opts *ExamineOptions) ([]semel.Finding, error)
 		}
 	}
 	if err == nil && e.opts.Management == "" {
-		e.note(semel.Notice, "management", "not set", "queue types, policies, limits and alarms are not checked", "set management to the HTTP API, such as http://"+host(e.opts.Client.Addrs[0])+":15672")
+		e.note(doctor.Notice, "management", "not set", "queue types, policies, limits and alarms are not checked", "set management to the HTTP API, such as http://"+host(e.opts.Client.Addrs[0])+":15672")
 	} else if err == nil {
 		err = e.alarms(ctx)
 	}
@@ -98,17 +98,17 @@ func host(addr string) string {
 	return addr
 }
 
-func (e *examination) note(severity semel.Severity, subject, found, cost, remedy string) {
-	e.findings = append(e.findings, semel.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
+func (e *examination) note(severity doctor.Severity, subject, found, cost, remedy string) {
+	e.findings = append(e.findings, doctor.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
 }
 
 // absent notes what does not exist.
 func (e *examination) absent(subject, cost, remedy string) {
 	if e.opts.Create {
-		e.note(semel.Notice, subject, "it does not exist yet", "", "nothing: semel run makes it")
+		e.note(doctor.Notice, subject, "it does not exist yet", "", "nothing: semel run makes it")
 		return
 	}
-	e.note(semel.Broken, subject, "it does not exist", cost, remedy)
+	e.note(doctor.Broken, subject, "it does not exist", cost, remedy)
 }
 
 // ask reads a document of the HTTP API.
@@ -142,21 +142,21 @@ func (e *examination) queue(ctx context.Context, name string) error {
 	}
 	switch {
 	case q.Type == amqp.QueueTypeQuorum:
-		e.note(semel.Fine, subject+" type", q.Type, "", "")
+		e.note(doctor.Fine, subject+" type", q.Type, "", "")
 	case q.Type == "stream" && name == e.opts.Queue:
-		e.note(semel.Broken, subject+" type", q.Type, "messages are lost while no consumer reads; the pipeline ends at the first message", "read a quorum queue that is bound to the same exchange")
+		e.note(doctor.Broken, subject+" type", q.Type, "messages are lost while no consumer reads; the pipeline ends at the first message", "read a quorum queue that is bound to the same exchange")
 	case q.Type == "stream":
-		e.note(semel.Notice, subject+" type", q.Type, "a message that the sink repeats is stored again; its message-id is the same", "nothing, if the readers know messages by their message-id")
+		e.note(doctor.Notice, subject+" type", q.Type, "a message that the sink repeats is stored again; its message-id is the same", "nothing, if the readers know messages by their message-id")
 	case !q.Durable:
-		e.note(semel.Broken, subject+" type", q.Type+", not durable", "all messages are lost when the server ends", "use a quorum queue")
+		e.note(doctor.Broken, subject+" type", q.Type+", not durable", "all messages are lost when the server ends", "use a quorum queue")
 	default:
-		e.note(semel.Warning, subject+" type", q.Type, "messages are lost with the disk of one server, and deliveries are not counted", "use a quorum queue")
+		e.note(doctor.Warning, subject+" type", q.Type, "messages are lost with the disk of one server, and deliveries are not counted", "use a quorum queue")
 	}
 	if name == e.opts.Queue {
 		e.read(subject, &q)
 	}
 	if overflow, _ := q.setting("overflow"); (overflow == nil || overflow == "drop-head") && e.limited(&q) {
-		e.note(semel.Broken, subject+" overflow", "drop-head", "when the queue reaches its limit, the server deletes the oldest messages, which the pipeline has not read", "set overflow: reject-publish in its policy")
+		e.note(doctor.Broken, subject+" overflow", "drop-head", "when the queue reaches its limit, the server deletes the oldest messages, which the pipeline has not read", "set overflow: reject-publish in its policy")
 	}
 	return nil
 }
@@ -179,14 +179,14 @@ func (e *examination) read(subject string, q *queueInfo) {
 		e.deliveries(subject, limit, set)
 	}
 	if strategy, _ := q.setting("dead-letter-strategy"); deadLetters && strategy != "at-least-once" {
-		e.note(semel.Warning, subject+" dead-letter-strategy", "at-most-once", "a message that the server moves to the dead-letter exchange can be lost on the way", "set dead-letter-strategy: at-least-once and overflow: reject-publish in its policy")
+		e.note(doctor.Warning, subject+" dead-letter-strategy", "at-most-once", "a message that the server moves to the dead-letter exchange can be lost on the way", "set dead-letter-strategy: at-least-once and overflow: reject-publish in its policy")
 	}
 	if ttl, ok := q.setting("message-ttl"); ok {
-		e.note(semel.Warning, subject+" message-ttl", fmt.Sprint(ttl, " ms"), fate+" when it has waited that long, although the pipeline has not read it", "remove the limit, or make it longer than any outage")
+		e.note(doctor.Warning, subject+" message-ttl", fmt.Sprint(ttl, " ms"), fate+" when it has waited that long, although the pipeline has not read it", "remove the limit, or make it longer than any outage")
 	}
 	if timeout, ok := q.setting("consumer-timeout"); ok {
 		if ms, _ := timeout.(float64); ms < 60_000 {
-			e.note(semel.Warning, subject+" consumer-timeout", fmt.Sprint(timeout, " ms"), "the server delivers messages again while they are processed", "use 30 minutes")
+			e.note(doctor.Warning, subject+" consumer-timeout", fmt.Sprint(timeout, " ms"), "the server delivers messages again while they are processed", "use 30 minutes")
 		}
 	}
 }
@@ -197,13 +197,13 @@ func (e *examination) deliveries(subject string, limit int64, set bool) {
 	enough := fmt.Sprintf("set it to %d or more: the pipeline counts attempts by itself and parks a message", enoughDeliveries)
 	switch {
 	case !set:
-		e.note(semel.Fine, subject, "not set; RabbitMQ 4 and later use 20 then", "", "")
+		e.note(doctor.Fine, subject, "not set; RabbitMQ 4 and later use 20 then", "", "")
 	case limit >= enoughDeliveries || endless(limit, majorOf(e.version)):
-		e.note(semel.Fine, subject, fmt.Sprint(limit), "", "")
+		e.note(doctor.Fine, subject, fmt.Sprint(limit), "", "")
 	case limit < 1:
-		e.note(semel.Broken, subject, fmt.Sprint(limit), "the server deletes a message whose first delivery is not acknowledged, so semel run refuses the queue", enough)
+		e.note(doctor.Broken, subject, fmt.Sprint(limit), "the server deletes a message whose first delivery is not acknowledged, so semel run refuses the queue", enough)
 	default:
-		e.note(semel.Warning, subject, fmt.Sprint(limit), fmt.Sprintf("a message is parked at delivery %d, because the server deletes it, or moves it to its dead-letter exchange, after delivery %d: restarts while the target is down count", max(limit, 2), limit+1), enough)
+		e.note(doctor.Warning, subject, fmt.Sprint(limit), fmt.Sprintf("a message is parked at delivery %d, because the server deletes it, or moves it to its dead-letter exchange, after delivery %d: restarts while the target is down count", max(limit, 2), limit+1), enough)
 	}
 }
 
@@ -252,7 +252,7 @@ func (e *examination) right(err error, subject, what, cost string) error {
 	switch {
 	case isCode(err, amqp.AccessRefused):
 		user := cmp.Or(e.opts.Client.User, "guest")
-		e.note(semel.Broken, subject+" permission", "the user "+user+" may not "+what, cost, "grant the user this right with rabbitmqctl set_permissions")
+		e.note(doctor.Broken, subject+" permission", "the user "+user+" may not "+what, cost, "grant the user this right with rabbitmqctl set_permissions")
 	case err != nil && !isCode(err, amqp.PreconditionFailed) && !isCode(err, amqp.NotFound):
 		return err
 	}
@@ -276,9 +276,9 @@ func (e *examination) exchange(ctx context.Context) error {
 		return err
 	}
 	if len(bindings) == 0 {
-		e.note(semel.Warning, "exchange "+name+" bindings", "none", "no queue takes the messages, so the pipeline waits", "bind a queue to it")
+		e.note(doctor.Warning, "exchange "+name+" bindings", "none", "no queue takes the messages, so the pipeline waits", "bind a queue to it")
 	} else {
-		e.note(semel.Fine, "exchange "+name+" bindings", fmt.Sprint(len(bindings)), "", "")
+		e.note(doctor.Fine, "exchange "+name+" bindings", fmt.Sprint(len(bindings)), "", "")
 	}
 	return nil
 }
@@ -300,13 +300,13 @@ func (e *examination) alarms(ctx context.Context) error {
 			if n.Disk {
 				found = "disk alarm"
 			}
-			e.note(semel.Warning, subject, found, "the server accepts no messages", "free memory or disk on that node")
+			e.note(doctor.Warning, subject, found, "the server accepts no messages", "free memory or disk on that node")
 		} else {
-			e.note(semel.Fine, subject, "no alarm", "", "")
+			e.note(doctor.Fine, subject, "no alarm", "", "")
 		}
 	}
 	if len(nodes) < 3 {
-		e.note(semel.Warning, "nodes", fmt.Sprint(len(nodes)), "messages are lost with the disk of that server, and are not available while it is down", "use a cluster of 3 nodes")
+		e.note(doctor.Warning, "nodes", fmt.Sprint(len(nodes)), "messages are lost with the disk of that server, and are not available while it is down", "use a cluster of 3 nodes")
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 )
 
 func TestADeliveryLimitThatRestartsReachIsAWarning(t *testing.T) {
@@ -15,16 +15,16 @@ func TestADeliveryLimitThatRestartsReachIsAWarning(t *testing.T) {
 		version string
 		kind    string
 		limit   any
-		want    semel.Severity
+		want    doctor.Severity
 		found   string
 	}{
-		{"3.10.8", amqp.QueueTypeQuorum, nil, semel.Fine, "not set; RabbitMQ 4 and later use 20 then"},
-		{"4.1.0", amqp.QueueTypeQuorum, nil, semel.Warning, "20"},
-		{"4.1.0", amqp.QueueTypeQuorum, -1.0, semel.Fine, "-1"},
-		{"4.1.0", amqp.QueueTypeQuorum, 1000.0, semel.Fine, "1000"},
-		{"3.10.8", amqp.QueueTypeQuorum, 1.0, semel.Warning, "1"},
-		{"3.10.8", amqp.QueueTypeQuorum, 0.0, semel.Broken, "0"},
-		{"3.10.8", amqp.QueueTypeQuorum, -1.0, semel.Broken, "-1"},
+		{"3.10.8", amqp.QueueTypeQuorum, nil, doctor.Fine, "not set; RabbitMQ 4 and later use 20 then"},
+		{"4.1.0", amqp.QueueTypeQuorum, nil, doctor.Warning, "20"},
+		{"4.1.0", amqp.QueueTypeQuorum, -1.0, doctor.Fine, "-1"},
+		{"4.1.0", amqp.QueueTypeQuorum, 1000.0, doctor.Fine, "1000"},
+		{"3.10.8", amqp.QueueTypeQuorum, 1.0, doctor.Warning, "1"},
+		{"3.10.8", amqp.QueueTypeQuorum, 0.0, doctor.Broken, "0"},
+		{"3.10.8", amqp.QueueTypeQuorum, -1.0, doctor.Broken, "-1"},
 		{"4.1.0", amqp.QueueTypeClassic, nil, 0, ""},
 	} {
 		q := queueInfo{Type: c.kind, Arguments: map[string]any{}}
@@ -33,13 +33,13 @@ func TestADeliveryLimitThatRestartsReachIsAWarning(t *testing.T) {
 		}
 		e := examination{version: c.version}
 		e.read("queue q", &q)
-		var got semel.Finding
+		var got doctor.Finding
 		for _, f := range e.findings {
 			if strings.HasSuffix(f.Subject, " delivery-limit") {
 				got = f
 			}
 		}
-		if got.Severity != c.want || got.Found != c.found || got.Severity == semel.Warning && !strings.Contains(got.Cost, "a message is parked at delivery 2, because the server deletes it") && c.limit != nil {
+		if got.Severity != c.want || got.Found != c.found || got.Severity == doctor.Warning && !strings.Contains(got.Cost, "a message is parked at delivery 2, because the server deletes it") && c.limit != nil {
 			t.Errorf("%+v: %+v", c, got)
 		}
 	}

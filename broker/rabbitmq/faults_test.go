@@ -17,6 +17,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/rabbitmq"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
@@ -374,13 +375,13 @@ func TestSourceAndSinkSurviveServerFaults(t *testing.T) {
 	t.Run("a resource that the pipeline will create is a notice", func(t *testing.T) {
 		t.Parallel()
 		for _, opts := range []rabbitmq.ExamineOptions{{Queue: servicestest.Topic()}, {Exchange: servicestest.Topic()}} {
-			for create, want := range map[bool]semel.Severity{false: semel.Broken, true: semel.Notice} {
+			for create, want := range map[bool]doctor.Severity{false: doctor.Broken, true: doctor.Notice} {
 				opts.Client, opts.Create = client(server), create
 				findings, err := rabbitmq.Examine(t.Context(), &opts)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if !slices.ContainsFunc(findings, func(f semel.Finding) bool {
+				if !slices.ContainsFunc(findings, func(f doctor.Finding) bool {
 					return f.Severity == want && strings.HasPrefix(f.Found, "it does not exist") && strings.HasSuffix(f.Subject, opts.Queue+opts.Exchange)
 				}) {
 					t.Errorf("create %v: %+v, want %v", create, findings, want)
@@ -513,7 +514,7 @@ func TestSourceAndSinkSurviveServerFaults(t *testing.T) {
 			}
 			found := ""
 			for _, f := range findings {
-				if f.Severity == semel.Broken {
+				if f.Severity == doctor.Broken {
 					found += f.Found
 				}
 			}

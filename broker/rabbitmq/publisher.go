@@ -383,7 +383,7 @@ func (l *link) follow(alarms <-chan amqp.Blocking) {
 	}
 }
 
-// Ready implements semel.Readier.
+// Ready implements doctor.Readier.
 func (p *Publisher) Ready(ctx context.Context) error {
 	o, err := p.take(ctx)
 	if err != nil {

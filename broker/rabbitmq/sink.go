@@ -12,6 +12,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/header"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -41,8 +42,8 @@ type Sink struct {
 }
 
 var (
-	_ pipeline.Sink = (*Sink)(nil)
-	_ semel.Readier = (*Sink)(nil)
+	_ pipeline.Sink  = (*Sink)(nil)
+	_ doctor.Readier = (*Sink)(nil)
 )
 
 // OpenSink connects. It blocks until the server has answered. If the exchange or
@@ -92,7 +93,7 @@ func (s *Sink) Traits() pipeline.SinkTraits {
 	return pipeline.SinkTraits{Batch: maxPublished, Parallel: 2}
 }
 
-// Ready implements semel.Readier.
+// Ready implements doctor.Readier.
 func (s *Sink) Ready(ctx context.Context) error { return s.publisher.Ready(ctx) }
 
 // Close implements pipeline.Sink.

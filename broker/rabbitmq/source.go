@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/inbox"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/retry"
@@ -78,7 +79,7 @@ type Source struct {
 var (
 	_ pipeline.Source = (*Source)(nil)
 	_ pipeline.Waiter = (*Source)(nil)
-	_ semel.Readier   = (*Source)(nil)
+	_ doctor.Readier  = (*Source)(nil)
 )
 
 // OpenSource connects and begins to read. It blocks until the server has answered.
@@ -327,7 +328,7 @@ func (s *Source) Close(ctx context.Context) error {
 	return nil
 }
 
-// Ready implements semel.Readier.
+// Ready implements doctor.Readier.
 func (s *Source) Ready(context.Context) error {
 	if err := s.trouble.Load(); err != nil {
 		return fmt.Errorf("rabbitmq: %w", *err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/sqs"
+	"github.com/semel-dev/semel/doctor"
 )
 
 // attributesOf answers requests for the attributes of queues, by name.
@@ -62,14 +63,14 @@ func TestExamineKnowsTheLeastReceiveCount(t *testing.T) {
 	for _, c := range []struct {
 		queue, dead map[string]string
 		subject     string
-		want        semel.Severity
+		want        doctor.Severity
 		found       string
 	}{
-		{map[string]string{}, nil, "queue in retention", semel.Fine, "the server does not tell it"},
-		{map[string]string{"RedrivePolicy": policy("1")}, map[string]string{}, "queue in maxReceiveCount", semel.Broken, "1"},
-		{map[string]string{"RedrivePolicy": policy("32")}, map[string]string{}, "queue in maxReceiveCount", semel.Warning, "32"}, // 33 deliveries in a lease of 5 minutes, three times
-		{map[string]string{"RedrivePolicy": policy("33")}, map[string]string{}, "queue in maxReceiveCount", semel.Fine, "33"},
-		{map[string]string{"RedrivePolicy": policy("100")}, map[string]string{}, "dead-letter queue dead retention", semel.Fine, "the server does not tell it"},
+		{map[string]string{}, nil, "queue in retention", doctor.Fine, "the server does not tell it"},
+		{map[string]string{"RedrivePolicy": policy("1")}, map[string]string{}, "queue in maxReceiveCount", doctor.Broken, "1"},
+		{map[string]string{"RedrivePolicy": policy("32")}, map[string]string{}, "queue in maxReceiveCount", doctor.Warning, "32"}, // 33 deliveries in a lease of 5 minutes, three times
+		{map[string]string{"RedrivePolicy": policy("33")}, map[string]string{}, "queue in maxReceiveCount", doctor.Fine, "33"},
+		{map[string]string{"RedrivePolicy": policy("100")}, map[string]string{}, "dead-letter queue dead retention", doctor.Fine, "the server does not tell it"},
 	} {
 		api := awssqs.New(awssqs.Options{
 			Region: "eu-west-1", Credentials: aws.AnonymousCredentials{},
@@ -81,7 +82,7 @@ func TestExamineKnowsTheLeastReceiveCount(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got semel.Finding
+		var got doctor.Finding
 		for _, f := range findings {
 			if f.Subject == c.subject {
 				got = f

@@ -69,7 +69,7 @@ func openPublisher(ctx context.Context, client *awssqs.Client, queue, options st
 	return p, nil
 }
 
-// Ready implements semel.Readier.
+// Ready implements doctor.Readier.
 func (p *Publisher) Ready(ctx context.Context) error {
 	if _, err := p.queue.attributes(ctx); err != nil {
 		return fmt.Errorf("sqs: %w", err)

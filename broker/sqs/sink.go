@@ -19,6 +19,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/header"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -43,8 +44,8 @@ type Sink struct {
 }
 
 var (
-	_ pipeline.Sink = (*Sink)(nil)
-	_ semel.Readier = (*Sink)(nil)
+	_ pipeline.Sink  = (*Sink)(nil)
+	_ doctor.Readier = (*Sink)(nil)
 )
 
 // OpenSink looks up the queue, or the first one that the Route names. It blocks until SQS
@@ -71,7 +72,7 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 // its requests may run concurrently.
 func (s *Sink) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Batch: 100, Parallel: 2} }
 
-// Ready implements semel.Readier. With a Route, it asks only whether SQS answers: a queue
+// Ready implements doctor.Readier. With a Route, it asks only whether SQS answers: a queue
 // that is missing concerns its messages alone.
 func (s *Sink) Ready(ctx context.Context) error {
 	url := s.opts.Queue

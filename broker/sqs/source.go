@@ -18,6 +18,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/inbox"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/retry"
@@ -94,7 +95,7 @@ type group struct {
 var (
 	_ pipeline.Source = (*Source)(nil)
 	_ pipeline.Waiter = (*Source)(nil)
-	_ semel.Readier   = (*Source)(nil)
+	_ doctor.Readier  = (*Source)(nil)
 )
 
 // OpenSource looks up the queue. It blocks until SQS has answered. The error wraps a
@@ -562,7 +563,7 @@ func (s *Source) Close(ctx context.Context) error {
 	return nil
 }
 
-// Ready implements semel.Readier. It asks nothing, because a request for messages is
+// Ready implements doctor.Readier. It asks nothing, because a request for messages is
 // always under way.
 func (s *Source) Ready(context.Context) error {
 	if err := s.trouble.Load(); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/connector"
+	"github.com/semel-dev/semel/doctor"
 )
 
 // shelfKind is a kind of store: keys in memory, up to a number of them.
@@ -40,7 +41,7 @@ func (*shelfKind) About() connector.StoreAbout {
 // Lint implements connector.Linter.
 func (k *shelfKind) Lint() []connector.Finding {
 	return []connector.Finding{{
-		Severity: semel.Warning, Repeat: true, Found: "a shelf forgets its keys at the end of the process",
+		Severity: doctor.Warning, Repeat: true, Found: "a shelf forgets its keys at the end of the process",
 		Cost: "repeated messages have their effect again", Remedy: "use a store that lasts",
 	}}
 }

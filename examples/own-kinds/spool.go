@@ -12,6 +12,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/connector"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -49,9 +50,9 @@ func (s *spool) About() connector.SourceAbout {
 func (s *spool) Examine(context.Context) ([]connector.Finding, error) {
 	files, err := s.files()
 	if errors.Is(err, fs.ErrNotExist) {
-		return []connector.Finding{{Severity: semel.Broken, Field: "dir", Found: string(s.dir) + " does not exist", Cost: "nothing is read", Remedy: "create it"}}, nil
+		return []connector.Finding{{Severity: doctor.Broken, Field: "dir", Found: string(s.dir) + " does not exist", Cost: "nothing is read", Remedy: "create it"}}, nil
 	}
-	return []connector.Finding{{Severity: semel.Fine, Field: "dir", Found: fmt.Sprintf("%d files", len(files))}}, err
+	return []connector.Finding{{Severity: doctor.Fine, Field: "dir", Found: fmt.Sprintf("%d files", len(files))}}, err
 }
 
 // Sample implements connector.Sampler.

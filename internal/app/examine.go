@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
 )
@@ -34,8 +35,8 @@ func Examine(ctx context.Context, f *config.File, s *config.Store, patience time
 func relieve(x *config.Examination, stack string) {
 	for i := range x.Findings {
 		finding := &x.Findings[i]
-		if finding.Severity > semel.Notice {
-			finding.Severity = semel.Notice
+		if finding.Severity > doctor.Notice {
+			finding.Severity = doctor.Notice
 			finding.Cost = "as a layer of " + stack + " it costs speed, not the promise. Alone: " + finding.Cost
 		}
 	}
@@ -74,17 +75,17 @@ func parkedTable(ctx context.Context, x *config.Examination) error {
 		if said, ok := errors.AsType[*diagnose.Error](x.File.Advise(x.Pipeline, config.ParkedPart, err)); ok {
 			found, remedy = said.Cause, said.Remedy
 		}
-		x.Note(semel.Broken, "parked.store", found, "a message that fails permanently blocks the pipeline", remedy)
+		x.Note(doctor.Broken, "parked.store", found, "a message that fails permanently blocks the pipeline", remedy)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	of, ok := letters.(interface {
-		Examine(ctx context.Context) ([]semel.Finding, error)
+		Examine(ctx context.Context) ([]doctor.Finding, error)
 	})
 	if !ok {
-		x.Note(semel.Fine, "parked.store", "it can be opened", "", "")
+		x.Note(doctor.Fine, "parked.store", "it can be opened", "", "")
 		return letters.Close()
 	}
 	findings, err := of.Examine(ctx)

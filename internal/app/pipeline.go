@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/filter"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -138,7 +139,7 @@ func (p *Pipeline) Waiting(ctx context.Context) (int64, error) {
 }
 
 // Loss returns a function that reports the share of new messages that the pipeline
-// drops now; see semel.KeyFilter. It returns nil if the pipeline drops none.
+// drops now; see filter.KeyFilter. It returns nil if the pipeline drops none.
 func (p *Pipeline) Loss() (ratio func() float64) {
 	if of, ok := p.Runnable.(lossy); ok {
 		return of.filter.Rate
@@ -149,7 +150,7 @@ func (p *Pipeline) Loss() (ratio func() float64) {
 // lossy is a pipeline whose filter decides alone.
 type lossy struct {
 	*pipeline.Runner
-	filter semel.KeyFilter
+	filter filter.KeyFilter
 }
 
 // building is one call of OpenPipeline.

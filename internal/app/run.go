@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/observe"
@@ -202,7 +203,7 @@ func (s *state) ready(ctx context.Context) error {
 func (d *daemon) lint(specs []*config.Pipeline) {
 	for _, x := range d.file.Lint() {
 		runs := x.Pipeline == "" || slices.ContainsFunc(specs, func(p *config.Pipeline) bool { return p.Name == x.Pipeline })
-		if x.Severity >= semel.Warning && runs {
+		if x.Severity >= doctor.Warning && runs {
 			d.log.Warn("lint", "field", x.Subject, "found", x.Found, "cost", x.Cost, "remedy", x.Remedy)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/peertest"
@@ -181,7 +182,7 @@ func (v verbs) ofSink(ends string, of *front) {
 	if meaning := peertest.MeaningOf(err); meaning != peertest.Server && meaning != peertest.ServerInDoubt {
 		v.Errorf("Deliver means %q: %v", meaning, err)
 	}
-	if ready, ok := s.(semel.Readier); ok && v.soon("Ready", ready.Ready) == nil {
+	if ready, ok := s.(doctor.Readier); ok && v.soon("Ready", ready.Ready) == nil {
 		v.Error("the sink is ready")
 	}
 	_ = v.soon("Close", s.Close) // it may say so
@@ -206,7 +207,7 @@ func (v verbs) ofSource(ends string, of *front) {
 	if lag := s.Traits().Lag; lag != nil {
 		_ = v.soon("Lag", func(ctx context.Context) error { _, err := lag(ctx); return err })
 	}
-	if ready, ok := s.(semel.Readier); ok {
+	if ready, ok := s.(doctor.Readier); ok {
 		_ = v.soon("Ready", ready.Ready)
 	}
 	if waiter, ok := s.(pipeline.Waiter); ok {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/pipeline"
@@ -434,7 +435,7 @@ func (d *daemon) counted(ctx context.Context, name string, counter semel.Inspect
 // status asks a store whether it is ready.
 func (t *tended) status(ctx context.Context, d *daemon, name string) admin.StoreStatus {
 	s := admin.StoreStatus{Name: name, State: admin.StateReady}
-	if ready, ok := semel.As[semel.Readier](t.store); ok {
+	if ready, ok := semel.As[doctor.Readier](t.store); ok {
 		if err := ready.Ready(ctx); err != nil {
 			s.State, s.Reason = admin.StateNotReady, d.why(d.ofStore(name, err))
 		}

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/filter"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/store/tiered"
@@ -35,7 +36,7 @@ type Stores struct {
 	opts StoresOptions
 
 	opening sync.Mutex // held while a store opens or closes; guards filters and closes
-	filters map[string]semel.KeyFilter
+	filters map[string]filter.KeyFilter
 	closes  []func() error
 
 	mu   sync.Mutex // guards open; taken after opening
@@ -45,7 +46,7 @@ type Stores struct {
 // NewStores returns the stores of a configuration. It does not open them. Nil
 // options are valid.
 func NewStores(f *config.File, opts *StoresOptions) *Stores {
-	s := &Stores{file: f, open: map[string]semel.Store{}, filters: map[string]semel.KeyFilter{}}
+	s := &Stores{file: f, open: map[string]semel.Store{}, filters: map[string]filter.KeyFilter{}}
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -122,7 +123,7 @@ func (s *Stores) env(name string) *config.StoreEnv {
 
 // Filter returns the filter with this name, for a pipeline in which it decides
 // alone. It blocks until its server has answered. The filter belongs to s.
-func (s *Stores) Filter(ctx context.Context, name string) (semel.KeyFilter, error) {
+func (s *Stores) Filter(ctx context.Context, name string) (filter.KeyFilter, error) {
 	s.opening.Lock()
 	defer s.opening.Unlock()
 	if filter, open := s.filters[name]; open {
@@ -153,7 +154,7 @@ func (s *Stores) Close() error {
 	for _, closing := range slices.Backward(s.closes) {
 		errs = append(errs, closing())
 	}
-	s.closes, s.filters = nil, map[string]semel.KeyFilter{}
+	s.closes, s.filters = nil, map[string]filter.KeyFilter{}
 	return s.file.RedactError(errors.Join(errs...))
 }
 

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 )
 
 // Examination collects the findings about one store, one pipeline, or the proxy.
@@ -17,7 +17,7 @@ type Examination struct {
 	Store    *Store
 	Pipeline *Pipeline
 	Proxy    *Proxy
-	Findings []semel.Finding
+	Findings []doctor.Finding
 	// Err says why something could not be checked completely. Its secrets are
 	// hidden.
 	Err error
@@ -50,16 +50,16 @@ func (x *Examination) Kind() string {
 
 // Breaks reports whether a finding is Broken.
 func (x *Examination) Breaks() bool {
-	return slices.ContainsFunc(x.Findings, func(f semel.Finding) bool { return f.Severity == semel.Broken })
+	return slices.ContainsFunc(x.Findings, func(f doctor.Finding) bool { return f.Severity == doctor.Broken })
 }
 
 // Note adds a finding.
-func (x *Examination) Note(severity semel.Severity, subject, found, cost, remedy string) {
-	x.Findings = append(x.Findings, semel.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
+func (x *Examination) Note(severity doctor.Severity, subject, found, cost, remedy string) {
+	x.Findings = append(x.Findings, doctor.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
 }
 
 // Add adds a server's findings, with secrets hidden.
-func (x *Examination) Add(findings []semel.Finding) {
+func (x *Examination) Add(findings []doctor.Finding) {
 	for i := range findings {
 		findings[i].Found = x.File.Redact(findings[i].Found)
 	}
@@ -83,7 +83,7 @@ func (x *Examination) Fail(what string, err error) {
 // Refused adds a finding for an error that does not go away by itself. The store
 // was checked and cannot work with its present setup.
 func (x *Examination) Refused(err error, remedy string) {
-	x.Note(semel.Broken, "open", x.File.Redact(err.Error()), "nothing is processed", remedy)
+	x.Note(doctor.Broken, "open", x.File.Redact(err.Error()), "nothing is processed", remedy)
 }
 
 // IsFile adds a finding if path exists and is not a regular file.
@@ -92,7 +92,7 @@ func (x *Examination) IsFile(subject, path, cost string) bool {
 	if err != nil || info.Mode().IsRegular() {
 		return true
 	}
-	x.Note(semel.Broken, subject, path+" is not a regular file", cost, "use another path")
+	x.Note(doctor.Broken, subject, path+" is not a regular file", cost, "use another path")
 	return false
 }
 
@@ -103,7 +103,7 @@ func (x *Examination) Directory(subject, dir, cost string) {
 	for {
 		info, err := os.Stat(at)
 		if err == nil && !info.IsDir() {
-			x.Note(semel.Broken, subject, at+" is not a directory", cost, "use another path")
+			x.Note(doctor.Broken, subject, at+" is not a directory", cost, "use another path")
 			return
 		}
 		if parent := filepath.Dir(at); err != nil && errors.Is(err, os.ErrNotExist) && parent != at {
@@ -117,10 +117,10 @@ func (x *Examination) Directory(subject, dir, cost string) {
 		err = errors.Join(file.Close(), os.Remove(file.Name()))
 	}
 	if err != nil {
-		x.Note(semel.Broken, subject, err.Error(), cost, "give the program write access, or use another path")
+		x.Note(doctor.Broken, subject, err.Error(), cost, "give the program write access, or use another path")
 		return
 	}
-	x.Note(semel.Fine, subject, dir+" can be written", "", "")
+	x.Note(doctor.Fine, subject, dir+" can be written", "", "")
 	x.Space(subject, at)
 }
 
@@ -131,6 +131,6 @@ func (x *Examination) Space(subject, dir string) {
 	if !ok || free >= min(1<<30, size/10) {
 		return
 	}
-	x.Note(semel.Warning, subject, fmt.Sprintf("%s has %d of %d MiB left", dir, free>>20, size>>20),
+	x.Note(doctor.Warning, subject, fmt.Sprintf("%s has %d of %d MiB left", dir, free>>20, size>>20),
 		"when the disk is full, the pipeline pauses until a person frees space", "free space on that disk, or use another one")
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/filter"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
@@ -468,7 +469,7 @@ func NewerTables(steps []Migration) string {
 // FilterStore is a store that decides by a filter alone.
 type FilterStore interface {
 	StoreKind
-	OpenFilter(ctx context.Context, env *StoreEnv) (semel.KeyFilter, error)
+	OpenFilter(ctx context.Context, env *StoreEnv) (filter.KeyFilter, error)
 }
 
 // UpgradeProgram is the remedy for a program that is older than the tables of a store.

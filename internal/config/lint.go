@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -32,7 +33,7 @@ func (r Risk) String() string {
 // Finding is one result of Lint for a valid file. Its Subject is the path of the
 // field.
 type Finding struct {
-	semel.Finding
+	doctor.Finding
 	Place schema.Place
 	// Pipeline is the name of the pipeline, or "" if the finding belongs to none.
 	Pipeline string
@@ -83,7 +84,7 @@ func (f *File) ForeignScope(p *Pipeline, err *semel.ScopeError) Finding {
 	l := &Linter{File: f, Pipeline: p}
 	const remedy = "use another scope"
 	found := strings.TrimSuffix(strings.TrimPrefix(err.Error(), "semel: "), ": "+remedy)
-	l.Add(semel.Broken, NoRisk, l.At("key.scope"), found, "run does not start", remedy+TwoWaysOut)
+	l.Add(doctor.Broken, NoRisk, l.At("key.scope"), found, "run does not start", remedy+TwoWaysOut)
 	return l.found[0]
 }
 
@@ -92,7 +93,7 @@ func (f *File) ForeignScope(p *Pipeline, err *semel.ScopeError) Finding {
 func (f *File) Refused(pipeline string) []schema.Problem {
 	var list []schema.Problem
 	for _, x := range f.Lint() {
-		if x.Severity == semel.Broken && x.Pipeline == pipeline {
+		if x.Severity == doctor.Broken && x.Pipeline == pipeline {
 			list = append(list, schema.Problem{Place: x.Place, Text: x.Subject + ": " + x.Found + ": " + x.Cost + ": " + x.Remedy})
 		}
 	}
@@ -142,9 +143,9 @@ func (l *Linter) place(path string) schema.Place {
 }
 
 // Add adds a finding about the field at path.
-func (l *Linter) Add(severity semel.Severity, risk Risk, path, found, cost, remedy string) {
+func (l *Linter) Add(severity doctor.Severity, risk Risk, path, found, cost, remedy string) {
 	finding := Finding{
-		Finding: semel.Finding{Severity: severity, Subject: path, Found: found, Cost: cost, Remedy: remedy},
+		Finding: doctor.Finding{Severity: severity, Subject: path, Found: found, Cost: cost, Remedy: remedy},
 		Place:   l.place(path), Risk: risk,
 	}
 	if l.Pipeline != nil {
@@ -155,7 +156,7 @@ func (l *Linter) Add(severity semel.Severity, risk Risk, path, found, cost, reme
 
 // Deciding adds a finding about the cost of a decision on a key. A pipeline in
 // observe mode loses nothing by its decisions yet.
-func (l *Linter) Deciding(severity semel.Severity, risk Risk, path, found, cost, remedy string) {
+func (l *Linter) Deciding(severity doctor.Severity, risk Risk, path, found, cost, remedy string) {
 	if l.Pipeline.Observe && risk&Loss != 0 {
 		risk, cost = risk&^Loss, "without observe: "+cost
 	}
@@ -164,7 +165,7 @@ func (l *Linter) Deciding(severity semel.Severity, risk Risk, path, found, cost,
 
 // Notice adds a finding that does not weaken the promise.
 func (l *Linter) Notice(path, found, cost, remedy string) {
-	l.Add(semel.Notice, NoRisk, path, found, cost, remedy)
+	l.Add(doctor.Notice, NoRisk, path, found, cost, remedy)
 }
 
 // ignored reports fields that have no effect in the mode.
@@ -209,13 +210,13 @@ func (l *Linter) between() {
 			switch {
 			case other == nil:
 			case shared || p.Lossy || other.Lossy:
-				l.Add(semel.Warning, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s", in.scope, in.store, other.Name),
+				l.Add(doctor.Warning, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s", in.scope, in.store, other.Name),
 					"a message that one of them processed is a duplicate for the other", "use another scope, unless they should share their keys")
 			case p.Key.Rule.String() != other.Key.Rule.String():
-				l.Add(semel.Broken, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s, whose key rule is %s", in.scope, in.store, other.Name, other.Key.Rule),
+				l.Add(doctor.Broken, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s, whose key rule is %s", in.scope, in.store, other.Name, other.Key.Rule),
 					"ids of the two rules may be equal by chance, so only the pipeline that was first in the scope starts", "use another scope, or same_scope: true if both rules find the same ids")
 			default:
-				l.Add(semel.Broken, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s", in.scope, in.store, other.Name),
+				l.Add(doctor.Broken, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s", in.scope, in.store, other.Name),
 					"a message that one of them processed is a duplicate for the other, so only the pipeline that was first in the scope starts", "use another scope, or same_scope: true if they should share their keys")
 			}
 			spaces[in] = p
@@ -232,9 +233,9 @@ func (l *Linter) admin() {
 	}
 	switch {
 	case a.Auth == nil:
-		l.Add(semel.Broken, NoRisk, "admin.listen", a.Listen+", which other machines can reach, without auth", "anyone who can connect can read the metrics and the state of the pipelines", "set auth: { username, password }, or listen: 127.0.0.1:4195")
+		l.Add(doctor.Broken, NoRisk, "admin.listen", a.Listen+", which other machines can reach, without auth", "anyone who can connect can read the metrics and the state of the pipelines", "set auth: { username, password }, or listen: 127.0.0.1:4195")
 	case a.TLS == nil:
-		l.Add(semel.Warning, NoRisk, "admin.listen", a.Listen+", which other machines can reach, without tls", "passwords are sent in clear text", "set tls: { certificate, key }, or listen: 127.0.0.1:4195 behind a proxy with TLS")
+		l.Add(doctor.Warning, NoRisk, "admin.listen", a.Listen+", which other machines can reach, without tls", "passwords are sent in clear text", "set tls: { certificate, key }, or listen: 127.0.0.1:4195 behind a proxy with TLS")
 	}
 }
 
@@ -247,7 +248,7 @@ func (l *Linter) secrets() {
 			cost, remedy = "other users of this machine can read the secret", "chmod 600 "+x.File
 		}
 		x.At.File = l.File.Name
-		finding := Finding{Finding: semel.Finding{Severity: semel.Warning, Subject: x.Path, Found: found, Cost: cost, Remedy: remedy}, Place: x.At}
+		finding := Finding{Finding: doctor.Finding{Severity: doctor.Warning, Subject: x.Path, Found: found, Cost: cost, Remedy: remedy}, Place: x.At}
 		if section, name, _ := strings.Cut(x.Path, "."); section == "pipelines" {
 			finding.Pipeline, _, _ = strings.Cut(name, ".")
 		}
@@ -259,13 +260,13 @@ func (l *Linter) secrets() {
 func (l *Linter) policies() {
 	p := l.Pipeline
 	if p.OnFailure.Then == pipeline.Drop {
-		l.Add(semel.Warning, Loss, l.At("on_failure.then"), "drop", "a message whose last attempt failed is lost", "write then: park")
+		l.Add(doctor.Warning, Loss, l.At("on_failure.then"), "drop", "a message whose last attempt failed is lost", "write then: park")
 	}
 	if p.OnStoreError == "pass" {
-		l.Add(semel.Warning, Repeat, l.At("on_store_error"), "pass", "while the store does not answer, every repeat has its effect again", "write on_store_error: stop")
+		l.Add(doctor.Warning, Repeat, l.At("on_store_error"), "pass", "while the store does not answer, every repeat has its effect again", "write on_store_error: stop")
 	}
 	if p.Observe {
-		l.Add(semel.Notice, Repeat, l.At("observe"), "true", "duplicates, late messages and mismatches are delivered: every repeat has its effect again", "remove it when you have seen enough")
+		l.Add(doctor.Notice, Repeat, l.At("observe"), "true", "duplicates, late messages and mismatches are delivered: every repeat has its effect again", "remove it when you have seen enough")
 	}
 }
 
@@ -274,7 +275,7 @@ func (l *Linter) policies() {
 func (l *Linter) parked() {
 	p := l.Pipeline
 	if age := p.Parked.MaxAge; age > 0 {
-		l.Add(semel.Warning, Loss, l.At("parked.max_age"), schema.Duration(age), "a parked message that an operator does not settle within "+schema.Duration(age)+" is lost", "leave max_age out, or make sure that SemelParkedWaiting reaches an operator")
+		l.Add(doctor.Warning, Loss, l.At("parked.max_age"), schema.Duration(age), "a parked message that an operator does not settle within "+schema.Duration(age)+" is lost", "leave max_age out, or make sure that SemelParkedWaiting reaches an operator")
 	}
 	decider := l.File.Decider(p.Store.Name)
 	if p.Parked.Path == "" || decider == nil || !p.Source.About(p).Shared || !decider.Spec.About().Shared {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/kindtest"
 )
@@ -141,7 +141,7 @@ pipelines:
 			t.Errorf("%s\ngot  %q\nwant %q", c.parts, serious, c.want)
 		}
 		for _, x := range f.Lint() {
-			if x.Cost == "" || x.Remedy == "" || x.Place.File != "c.yaml" || x.Severity == semel.Fine {
+			if x.Cost == "" || x.Remedy == "" || x.Place.File != "c.yaml" || x.Severity == doctor.Fine {
 				t.Errorf("%s\nincomplete: %+v", c.parts, x)
 			}
 		}
@@ -170,7 +170,7 @@ func TestAValueThatLintProposesRemovesTheFinding(t *testing.T) {
 				f := kindtest.Parse(t, someStores+"pipelines:\n  p:\n    source: { kafka: { brokers: ['h:1'], topics: [in], group: g, retention: "+retention+" } }\n    key: { id: .id }\n    store: keys\n"+
 					"    sink: { webhook: { url: 'https://example.com', timeout: "+timeout+" } }\n"+settings)
 				for _, x := range f.Lint() {
-					if found := proposed.FindStringSubmatch(x.Remedy); found != nil && x.Severity == semel.Warning {
+					if found := proposed.FindStringSubmatch(x.Remedy); found != nil && x.Severity == doctor.Warning {
 						remedies[found[1]] = strings.TrimSuffix(found[2], " or more")
 					}
 				}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
 )
@@ -17,13 +17,13 @@ func (l *Linter) key() {
 	path := l.At("key.id")
 	none := l.Pipeline.Source.About(l.Pipeline).NoPositions
 	if none != "" && k.Rule.NeedsPosition() {
-		l.Add(semel.Broken, Loss, path, k.Rule.String()+" needs the position of a message, but "+none, "all messages would have one key, and all but the first would be dropped",
+		l.Add(doctor.Broken, Loss, path, k.Rule.String()+" needs the position of a message, but "+none, "all messages would have one key, and all but the first would be dropped",
 			"use an id that the producer gave the message, such as .event_id or header:NAME, or its content: hash(.)")
 	} else if why := k.Rule.Unstable(); why != "" {
-		severity := semel.Broken
+		severity := doctor.Broken
 		remedy := "use the id that the producer gave the message, such as .event_id or header:NAME; or write unstable: true if only redelivery from the same place must be noticed"
 		if k.Unstable {
-			severity, remedy = semel.Warning, "use the id that the producer gave the message, such as .event_id or header:NAME"
+			severity, remedy = doctor.Warning, "use the id that the producer gave the message, such as .event_id or header:NAME"
 		}
 		risk := Repeat
 		if slices.ContainsFunc(alternatives(k.Rule), func(r *key.Rule) bool {
@@ -37,7 +37,7 @@ func (l *Linter) key() {
 		switch r.Form() {
 		case key.FormPath, key.FormHeader, key.FormShaped:
 			if looksLikeTime(r) {
-				l.Deciding(semel.Warning, Loss|Repeat, path, r.String()+" looks like a time", "two messages of one moment have the same key, and the second is dropped; a time that changes on each sending makes a repeat look new",
+				l.Deciding(doctor.Warning, Loss|Repeat, path, r.String()+" looks like a time", "two messages of one moment have the same key, and the second is dropped; a time that changes on each sending makes a repeat look new",
 					"use an id, or { all: [.id, "+r.String()+"] }")
 			}
 		case key.FormRecordKey:
@@ -57,18 +57,18 @@ func (l *Linter) key() {
 	path = l.At("key.on_missing")
 	switch k.OnMissing {
 	case "drop":
-		l.Add(semel.Warning, Loss, path, "drop", "messages without a key are lost", "write on_missing: park")
+		l.Add(doctor.Warning, Loss, path, "drop", "messages without a key are lost", "write on_missing: park")
 	case "pass":
 		if none != "" {
-			l.Add(semel.Broken, Loss, path, "pass makes the key from the position of a message, but "+none, "all messages without an id would have one key, and all but the first would be dropped", "write on_missing: park, or hash for a key from its content")
+			l.Add(doctor.Broken, Loss, path, "pass makes the key from the position of a message, but "+none, "all messages without an id would have one key, and all but the first would be dropped", "write on_missing: park, or hash for a key from its content")
 			break
 		}
-		l.Add(semel.Warning, Repeat, path, "pass", "a message without an id is recognised only by its position: if it is published again, it has its effect again", "write on_missing: park, or hash")
+		l.Add(doctor.Warning, Repeat, path, "pass", "a message without an id is recognised only by its position: if it is published again, it has its effect again", "write on_missing: park, or hash")
 	case "fail":
 		l.Notice(path, "fail", "one message without a key ends the pipeline", "write on_missing: park to keep it running")
 	}
 	if l.Pipeline.OnMismatch == "drop" {
-		l.Deciding(semel.Warning, Loss, l.At("on_mismatch"), "drop", "a message that uses the key of another is lost", "write on_mismatch: park")
+		l.Deciding(doctor.Warning, Loss, l.At("on_mismatch"), "drop", "a message that uses the key of another is lost", "write on_mismatch: park")
 	}
 }
 
@@ -102,10 +102,10 @@ func (l *Linter) window() {
 	p := l.Pipeline
 	path := l.At("window")
 	if p.Window < time.Minute {
-		l.Add(semel.Warning, Repeat, path, schema.Duration(p.Window), "almost every redelivery comes after it", "choose a window that is longer than redelivery takes, such as 7d")
+		l.Add(doctor.Warning, Repeat, path, schema.Duration(p.Window), "almost every redelivery comes after it", "choose a window that is longer than redelivery takes, such as 7d")
 	}
 	if p.OnLate == "drop" {
-		l.Deciding(semel.Warning, Loss, l.At("on_late"), "drop", "a message that is older than the window is lost, even if it never had its effect", "write on_late: park")
+		l.Deciding(doctor.Warning, Loss, l.At("on_late"), "drop", "a message that is older than the window is lost, even if it never had its effect", "write on_late: park")
 	}
 }
 
@@ -119,7 +119,7 @@ func (l *Linter) duplicates() {
 	}
 	server, within := drops.Server, schema.Duration(drops.For)
 	if p := l.Pipeline; p.Window < drops.For {
-		l.Add(semel.Warning, Loss, l.At("window"), schema.Duration(p.Window)+", but "+server+" drops a message with the same id for "+within,
+		l.Add(doctor.Warning, Loss, l.At("window"), schema.Duration(p.Window)+", but "+server+" drops a message with the same id for "+within,
 			"a message that comes after the window is new for the pipeline, and "+server+" drops it and reports success", "write window: "+within+" or more")
 	}
 	if l.Pipeline.Observe {

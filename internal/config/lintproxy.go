@@ -1,7 +1,7 @@
 package config
 
 import (
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/schema"
 )
 
@@ -13,7 +13,7 @@ func (l *Linter) proxy() {
 	}
 	switch p.Caller.Kind {
 	case "global":
-		l.Add(semel.Warning, NoRisk, "proxy.scope", "global", "a caller who knows or guesses the key of another one gets that one's answer", "write who the caller is, as in jwt:sub, unless all callers are one")
+		l.Add(doctor.Warning, NoRisk, "proxy.scope", "global", "a caller who knows or guesses the key of another one gets that one's answer", "write who the caller is, as in jwt:sub, unless all callers are one")
 	case "header":
 		l.Notice("proxy.scope", p.Caller.String()+", which the proxy does not verify", "a caller who sends the value of another one gets that one's answers", "use a header whose value is a secret or that a server before the proxy sets; or api-key, jwt, mtls or forward")
 	case "basic":
@@ -38,12 +38,12 @@ func (l *Linter) proxyStore(p *Proxy) {
 	about := decider.Spec.About()
 	switch {
 	case about.NotLast != "":
-		l.Add(semel.Warning, Repeat, "proxy.store", decider.Name+" is "+decider.Spec.Kind(), "every key is lost when the proxy ends, and repeated requests run again", "use a durable store: embedded, redis or postgres")
+		l.Add(doctor.Warning, Repeat, "proxy.store", decider.Name+" is "+decider.Spec.Kind(), "every key is lost when the proxy ends, and repeated requests run again", "use a durable store: embedded, redis or postgres")
 	case about.BestEffort:
-		l.Add(semel.Warning, Repeat, "proxy.store", decider.Name+" is "+decider.Spec.Kind(), "a failover or an eviction can lose keys, and repeated requests run again", "use embedded or postgres for requests that must not run twice")
+		l.Add(doctor.Warning, Repeat, "proxy.store", decider.Name+" is "+decider.Spec.Kind(), "a failover or an eviction can lose keys, and repeated requests run again", "use embedded or postgres for requests that must not run twice")
 	}
 	for _, gap := range about.Gaps {
-		l.Add(semel.Warning, Repeat, "proxy.store", decider.Name+" is "+decider.Spec.Kind(), gap+", and repeated requests run again", "change this setting of the store")
+		l.Add(doctor.Warning, Repeat, "proxy.store", decider.Name+" is "+decider.Spec.Kind(), gap+", and repeated requests run again", "change this setting of the store")
 	}
 	if about.Directory != "" && len(l.File.PipelinesOn(p.Store.Name)) > 0 {
 		l.Notice("proxy.store", decider.Name+" is embedded, and pipelines use it too", "only one process can open it: semel run and semel proxy cannot run side by side", "give the proxy a store of its own")
@@ -54,10 +54,10 @@ func (l *Linter) proxyStore(p *Proxy) {
 func (l *Linter) route(path string, r, proxy *Route) {
 	inherits := r != proxy
 	if r.FailOpen && !(inherits && proxy.FailOpen) {
-		l.Add(semel.Warning, Repeat, schema.Within(path, "fail_open"), "true", "while the store does not answer, every repeated request runs again", "write fail_open: false")
+		l.Add(doctor.Warning, Repeat, schema.Within(path, "fail_open"), "true", "while the store does not answer, every repeated request runs again", "write fail_open: false")
 	}
 	if r.OnLeaseExpired == "retry" && !(inherits && proxy.OnLeaseExpired == "retry") {
-		l.Add(semel.Warning, Repeat, schema.Within(path, "on_lease_expired"), "retry", "after a crash in the middle of a request, its repetition runs again", "write on_lease_expired: hold")
+		l.Add(doctor.Warning, Repeat, schema.Within(path, "on_lease_expired"), "retry", "after a crash in the middle of a request, its repetition runs again", "write on_lease_expired: hold")
 	}
 	if r.Upstream != "" && !schema.HasScheme(r.Upstream, "https") && !(inherits && r.Upstream == proxy.Upstream) {
 		if host := hostOfURL(r.Upstream); !IsLoopback(host) {
@@ -73,7 +73,7 @@ func (l *Linter) serve() {
 		return
 	}
 	if s.Exposed() && len(s.Callers) == 0 {
-		l.Add(semel.Broken, NoRisk, "serve.listen", s.Address()+", which other machines can reach, without callers", "anyone who can connect can claim, complete and remove keys", "set callers, or listen on 127.0.0.1")
+		l.Add(doctor.Broken, NoRisk, "serve.listen", s.Address()+", which other machines can reach, without callers", "anyone who can connect can claim, complete and remove keys", "set callers, or listen on 127.0.0.1")
 	} else if s.Exposed() && s.TLS == nil {
 		l.Notice("serve.listen", s.Address()+", which other machines can reach, without tls", "tokens and results are sent in clear text", "set tls: { certificate, key }, or let a server with TLS stand before it")
 	}
@@ -85,14 +85,14 @@ func (l *Linter) serve() {
 	what := decider.Name + " is " + decider.Spec.Kind()
 	switch {
 	case about.NotLast != "":
-		l.Add(semel.Warning, Repeat, "serve.store", what, "every key is lost when the server ends, and repeated calls take effect again", "use a durable store: embedded, redis or postgres")
+		l.Add(doctor.Warning, Repeat, "serve.store", what, "every key is lost when the server ends, and repeated calls take effect again", "use a durable store: embedded, redis or postgres")
 	case about.BestEffort:
-		l.Add(semel.Warning, Repeat, "serve.store", what, "a failover or an eviction can lose keys, and repeated calls take effect again", "use embedded or postgres for effects that must not happen twice")
+		l.Add(doctor.Warning, Repeat, "serve.store", what, "a failover or an eviction can lose keys, and repeated calls take effect again", "use embedded or postgres for effects that must not happen twice")
 	}
 	for _, gap := range about.Gaps {
-		l.Add(semel.Warning, Repeat, "serve.store", what, gap+", and repeated calls take effect again", "change this setting of the store")
+		l.Add(doctor.Warning, Repeat, "serve.store", what, gap+", and repeated calls take effect again", "change this setting of the store")
 	}
 	if !s.Holds() {
-		l.Add(semel.Warning, Repeat, "serve.on_lease_expired", "retry", "after a crash in the middle of an effect, the next call takes effect again", "write on_lease_expired: hold")
+		l.Add(doctor.Warning, Repeat, "serve.on_lease_expired", "retry", "after a crash in the middle of an effect, the next call takes effect again", "write on_lease_expired: hold")
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -14,9 +14,9 @@ import (
 func (l *Linter) values() {
 	p := l.Pipeline
 	if why := l.never(p.Key.Rule); why != "" {
-		severity, cost := semel.Broken, "no message has a key"
+		severity, cost := doctor.Broken, "no message has a key"
 		if p.Key.OnMissing == "hash" || p.Key.OnMissing == "pass" {
-			severity, cost = semel.Warning, "no message has a key of this rule, and on_missing: "+p.Key.OnMissing+" makes all keys"
+			severity, cost = doctor.Warning, "no message has a key of this rule, and on_missing: "+p.Key.OnMissing+" makes all keys"
 		}
 		l.Add(severity, NoRisk, l.At("key.id"), p.Key.Rule.String()+" can never match: "+why, cost, "use the id in the body, such as .event_id, or a value that messages of this source have")
 	} else {
@@ -36,7 +36,7 @@ func (l *Linter) values() {
 	}
 	needed := func(field string, r *key.Rule, cost string) {
 		if why := l.never(r); why != "" {
-			l.Add(semel.Broken, NoRisk, l.At(field), r.String()+" can never match: "+why, cost, "use a value that messages of this source have")
+			l.Add(doctor.Broken, NoRisk, l.At(field), r.String()+" can never match: "+why, cost, "use a value that messages of this source have")
 		}
 	}
 	if a := p.Aggregate; a != nil {
@@ -57,7 +57,7 @@ func (l *Linter) Value(field, from, cost string) {
 		return // a value that is no rule, such as attempt
 	}
 	if why := l.never(rule); why != "" {
-		l.Add(semel.Warning, NoRisk, l.At(field), from+" can never match: "+why, cost, "use a value that messages of this source have, or leave it out")
+		l.Add(doctor.Warning, NoRisk, l.At(field), from+" can never match: "+why, cost, "use a value that messages of this source have, or leave it out")
 	}
 }
 
@@ -113,7 +113,7 @@ func (l *Linter) ambiguous(path string, r *key.Rule) {
 		case a.OfTypes:
 			l.Notice(path, found, "two messages whose values differ only in their types count as one", "nothing if the value always has the same type, or means the same in both; otherwise write id: "+exact)
 		case a.Between == "":
-			l.Deciding(semel.Warning, Loss, path, found, "two messages with different values have the same key, and the second is dropped", "write a text between the values that none of them has, as in {.a}/{.b}, or id: "+exact)
+			l.Deciding(doctor.Warning, Loss, path, found, "two messages with different values have the same key, and the second is dropped", "write a text between the values that none of them has, as in {.a}/{.b}, or id: "+exact)
 		default:
 			l.Notice(path, found, "if a value has the text "+fmt.Sprintf("%q", a.Between)+", two messages with different values can have the same key, and the second is dropped", "nothing if no value has that text, as numbers and UUIDs; otherwise write id: "+exact)
 		}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/stream"
 )
@@ -94,7 +94,7 @@ func (l *Linter) Tables() {
 			l.Notice(l.At(at), "no expression uses it", "its rows are read and kept in memory for nothing", "leave it out, or use tables."+t.Name)
 		}
 		if t.Missing == stream.MissingDrop {
-			l.Add(semel.Warning, Loss, l.At(at+".missing"), "drop", "a record without a row is lost", "write missing: park")
+			l.Add(doctor.Warning, Loss, l.At(at+".missing"), "drop", "a record without a row is lost", "write missing: park")
 		}
 	}
 }

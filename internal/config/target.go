@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -105,6 +106,6 @@ func (l *Linter) LintTarget(path string, t *Target) {
 		l.Value(path+".from", t.Route.From(), "no message names its target, and every one is parked")
 	}
 	if t.Route != nil && slices.Contains(t.Route.Prefixes(), "") {
-		l.Add(semel.Warning, NoRisk, l.At(path+".allow"), "*", "a message can be written to any name, also to one that is meant for something else", "list the names, or their beginnings")
+		l.Add(doctor.Warning, NoRisk, l.At(path+".allow"), "*", "a message can be written to any name, also to one that is meant for something else", "list the names, or their beginnings")
 	}
 }

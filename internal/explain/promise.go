@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 )
@@ -167,7 +168,7 @@ func topics(names []string) string {
 }
 
 // because returns the lint findings that put a promise at risk.
-func (e *explainer) because(risk config.Risk) (list []string, worst semel.Severity) {
+func (e *explainer) because(risk config.Risk) (list []string, worst doctor.Severity) {
 	for _, x := range e.file.Lint() {
 		if x.Pipeline != e.pipeline.Name || x.Risk&risk == 0 {
 			continue
@@ -184,7 +185,7 @@ func (e *explainer) nothingLost() Answer {
 	switch {
 	case list == nil:
 		return Answer{Holds: Yes}
-	case e.mode == config.Lossy && !e.pipeline.Observe || worst == semel.Broken:
+	case e.mode == config.Lossy && !e.pipeline.Observe || worst == doctor.Broken:
 		return Answer{No, list}
 	}
 	return Answer{Unless, list}
@@ -194,7 +195,7 @@ func (e *explainer) noSecondEffect() Answer {
 	list, worst := e.because(config.Repeat)
 	list = append(e.gap(), list...)
 	switch {
-	case e.pipeline.Observe || worst == semel.Broken:
+	case e.pipeline.Observe || worst == doctor.Broken:
 		return Answer{No, list}
 	case list == nil:
 		return Answer{Holds: Yes}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 )
@@ -105,7 +106,7 @@ func (e *proxied) rules() []string {
 
 func (e *proxied) noSecondEffect() Answer {
 	var list []string
-	worst := semel.Fine
+	worst := doctor.Fine
 	for _, x := range e.file.Lint() {
 		field, ok := e.field(x.Subject)
 		if !ok || x.Risk&config.Repeat == 0 {
@@ -120,7 +121,7 @@ func (e *proxied) noSecondEffect() Answer {
 	switch {
 	case list == nil:
 		return Answer{Holds: Yes}
-	case worst == semel.Broken:
+	case worst == doctor.Broken:
 		return Answer{No, list}
 	case e.decider.BestEffort:
 		return Answer{BestEffort, list}

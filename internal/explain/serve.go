@@ -3,7 +3,7 @@ package explain
 import (
 	"strings"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 )
@@ -63,7 +63,7 @@ func Served(f *config.File) *Promise {
 // servedOnce says whether no effect happens twice.
 func servedOnce(f *config.File, about config.StoreAbout) Answer {
 	var list []string
-	worst := semel.Fine
+	worst := doctor.Fine
 	for _, x := range f.Lint() {
 		if field, ok := cutServe(x.Subject); ok && x.Risk&config.Repeat != 0 {
 			list = append(list, x.Cost+" ("+field+": "+x.Found+")")
@@ -73,7 +73,7 @@ func servedOnce(f *config.File, about config.StoreAbout) Answer {
 	switch {
 	case list == nil:
 		return Answer{Holds: Yes}
-	case worst == semel.Broken:
+	case worst == doctor.Broken:
 		return Answer{No, list}
 	case about.BestEffort:
 		return Answer{BestEffort, list}

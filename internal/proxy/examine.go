@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/httpidem/caller"
 	"github.com/semel-dev/semel/internal/config"
 )
@@ -29,7 +29,7 @@ func Examine(ctx context.Context, f *config.File, patience time.Duration) *confi
 	if p.TLS != nil {
 		secure, err := p.TLS.Config()
 		if err != nil {
-			e.Note(semel.Broken, "proxy.tls", f.Redact(err.Error()), "the proxy does not start", "correct the files")
+			e.Note(doctor.Broken, "proxy.tls", f.Redact(err.Error()), "the proxy does not start", "correct the files")
 		} else {
 			e.certificate("proxy.tls", secure.Certificates[0].Leaf, "clients cannot connect")
 		}
@@ -56,13 +56,13 @@ func (e *examiner) service(ctx context.Context, path string, r *config.Route) {
 	const lost = "no request reaches the service, and clients get 502 /upstream-down"
 	secure, err := r.UpstreamTLS.Config()
 	if err != nil {
-		e.Note(semel.Broken, path+".upstream_tls", e.File.Redact(err.Error()), "the proxy does not start", "correct the files")
+		e.Note(doctor.Broken, path+".upstream_tls", e.File.Redact(err.Error()), "the proxy does not start", "correct the files")
 		return
 	}
 	subject := path + ".upstream"
 	resp, err := e.ask(ctx, http.MethodHead, r.Upstream, secure)
 	if untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		e.Note(semel.Broken, subject, r.Upstream+": "+untrusted.Error(), lost, "name the authority of its certificate in upstream_tls.ca, or its name in upstream_tls.server_name")
+		e.Note(doctor.Broken, subject, r.Upstream+": "+untrusted.Error(), lost, "name the authority of its certificate in upstream_tls.ca, or its name in upstream_tls.server_name")
 		return
 	}
 	if err != nil {
@@ -72,9 +72,9 @@ func (e *examiner) service(ctx context.Context, path string, r *config.Route) {
 	found := fmt.Sprintf("%s answers HEAD with %s", r.Upstream, resp.Status)
 	switch resp.StatusCode {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		e.Note(semel.Warning, subject, found, "it may answer requests in the same way, and such answers are kept unless release names the status", "look why the service is not ready")
+		e.Note(doctor.Warning, subject, found, "it may answer requests in the same way, and such answers are kept unless release names the status", "look why the service is not ready")
 	default:
-		e.Note(semel.Fine, subject, found, "", "")
+		e.Note(doctor.Fine, subject, found, "", "")
 	}
 	if resp.TLS != nil {
 		e.certificate(subject, resp.TLS.PeerCertificates[0], lost)
@@ -87,11 +87,11 @@ func (e *examiner) certificate(subject string, c *x509.Certificate, cost string)
 	found := "its certificate ends on " + c.NotAfter.UTC().Format(time.DateOnly)
 	switch {
 	case left <= 0:
-		e.Note(semel.Broken, subject, found, cost, "renew the certificate")
+		e.Note(doctor.Broken, subject, found, cost, "renew the certificate")
 	case left < soon:
-		e.Note(semel.Warning, subject, found, "from then on "+cost, "renew the certificate")
+		e.Note(doctor.Warning, subject, found, "from then on "+cost, "renew the certificate")
 	default:
-		e.Note(semel.Fine, subject, found, "", "")
+		e.Note(doctor.Fine, subject, found, "", "")
 	}
 }
 
@@ -104,9 +104,9 @@ func (e *examiner) callers(ctx context.Context) {
 	if i.JWTKeys != "" {
 		n, err := caller.CountKeys(ctx, i.JWTKeys)
 		if err != nil {
-			e.Note(semel.Broken, "proxy.jwt_keys", e.File.Redact(err.Error()), cost, "correct the address or the file")
+			e.Note(doctor.Broken, "proxy.jwt_keys", e.File.Redact(err.Error()), cost, "correct the address or the file")
 		} else {
-			e.Note(semel.Fine, "proxy.jwt_keys", fmt.Sprintf("%s has %d public keys", i.JWTKeys, n), "", "")
+			e.Note(doctor.Fine, "proxy.jwt_keys", fmt.Sprintf("%s has %d public keys", i.JWTKeys, n), "", "")
 		}
 	}
 	if i.ForwardAuth == "" {
@@ -117,17 +117,17 @@ func (e *examiner) callers(ctx context.Context) {
 	untrusted, bad := errors.AsType[*tls.CertificateVerificationError](err)
 	switch {
 	case bad:
-		e.Note(semel.Broken, subject, untrusted.Error(), cost, "use a certificate of an authority that this machine trusts")
+		e.Note(doctor.Broken, subject, untrusted.Error(), cost, "use a certificate of an authority that this machine trusts")
 	case err != nil:
 		e.Fail(subject, err)
 	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
-		e.Note(semel.Fine, subject, fmt.Sprintf("a request without credentials gets %s", resp.Status), "", "")
+		e.Note(doctor.Fine, subject, fmt.Sprintf("a request without credentials gets %s", resp.Status), "", "")
 	case resp.StatusCode < 300 && resp.Header.Get(e.File.Proxy.Caller.Name) != "":
-		e.Note(semel.Warning, subject, "it names a caller for a request without credentials", "all callers without credentials share their keys and answers", "let it answer with 401")
+		e.Note(doctor.Warning, subject, "it names a caller for a request without credentials", "all callers without credentials share their keys and answers", "let it answer with 401")
 	case resp.StatusCode < 300: // without a name, the proxy refuses the request
-		e.Note(semel.Fine, subject, fmt.Sprintf("a request without credentials gets %s and no caller", resp.Status), "", "")
+		e.Note(doctor.Fine, subject, fmt.Sprintf("a request without credentials gets %s and no caller", resp.Status), "", "")
 	default:
-		e.Note(semel.Warning, subject, fmt.Sprintf("a request without credentials gets %s", resp.Status), cost, "let it answer with 401 or 403")
+		e.Note(doctor.Warning, subject, fmt.Sprintf("a request without credentials gets %s", resp.Status), cost, "let it answer with 401 or 403")
 	}
 }
 

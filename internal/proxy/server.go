@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/httpidem"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/listen"
@@ -148,7 +149,7 @@ func (s *Server) Ready(ctx context.Context) error {
 	case table == nil:
 		return errors.New("opening the store")
 	}
-	if ready, ok := semel.As[semel.Readier](table.store); ok {
+	if ready, ok := semel.As[doctor.Readier](table.store); ok {
 		return ready.Ready(ctx)
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/storeapi"
 )
 
@@ -198,7 +199,7 @@ func (s *Server) Ready(ctx context.Context) error {
 	case serving == nil:
 		return errors.New("opening the store")
 	}
-	if ready, ok := semel.As[semel.Readier](serving.store); ok {
+	if ready, ok := semel.As[doctor.Readier](serving.store); ok {
 		return ready.Ready(ctx)
 	}
 	return nil

@@ -120,7 +120,7 @@ func (m *Metrics) Waiting(name string, parked int64) {
 }
 
 // Loss sets the share of new messages that a pipeline with only a filter drops,
-// as semel.KeyFilter.Rate reports.
+// as filter.KeyFilter.Rate reports.
 func (m *Metrics) Loss(name string, ratio float64) {
 	m.backend.bind(measure.LossRatio, name)(ratio)
 }

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 )
 
 // lookPeriod is the interval between looks at the directory.
@@ -60,7 +60,7 @@ func (s *Store) lost(what string) {
 	s.fail(fmt.Errorf("%s while this process used it: bring the files back from a backup, or keys that it had are processed again", what))
 }
 
-// Ready implements semel.Readier. It returns the error of a store that has failed or is
+// Ready implements doctor.Readier. It returns the error of a store that has failed or is
 // closed. It does not block.
 func (s *Store) Ready(context.Context) error {
 	s.mu.Lock()
@@ -68,4 +68,4 @@ func (s *Store) Ready(context.Context) error {
 	return s.usable()
 }
 
-var _ semel.Readier = (*Store)(nil)
+var _ doctor.Readier = (*Store)(nil)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 )
 
 // bundle is a store on its own database, with helpers for tests.
@@ -154,13 +155,13 @@ func newRole(t testing.TB, b *bundle) string {
 func as(address, user string) string { return strings.Replace(address, "postgres@", user+"@", 1) }
 
 // finding examines a store and returns the finding about a subject.
-func finding(t testing.TB, s *Store, subject string) semel.Finding {
+func finding(t testing.TB, s *Store, subject string) doctor.Finding {
 	t.Helper()
 	findings, err := s.Examine(context.Background())
 	if err != nil {
 		t.Fatalf("examine: %v", err)
 	}
-	i := slices.IndexFunc(findings, func(f semel.Finding) bool { return f.Subject == subject })
+	i := slices.IndexFunc(findings, func(f doctor.Finding) bool { return f.Subject == subject })
 	if i < 0 {
 		t.Fatalf("nothing is said of %s in %+v", subject, findings)
 	}

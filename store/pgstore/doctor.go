@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 )
 
 // Examine checks whether the server is configured to keep the store's promise. Each
@@ -22,7 +22,7 @@ import (
 // itself failed; it comes with the findings so far. Examine makes about ten checks on
 // one connection, with statements that change nothing. It does not judge what the role may not
 // see. Without pg_monitor, for example, a role may not see other sessions.
-func (s *Store) Examine(ctx context.Context) ([]semel.Finding, error) {
+func (s *Store) Examine(ctx context.Context) ([]doctor.Finding, error) {
 	if err := s.enter(ctx, "examine", 0, 0); err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (s *Store) Examine(ctx context.Context) ([]semel.Finding, error) {
 // ExamineServer checks the server of a database whose keys are not used, such as one that
 // only has an outbox. It needs no table, and no right on one. Otherwise it is as Examine.
 // The address is that of [Connect].
-func ExamineServer(ctx context.Context, address string) ([]semel.Finding, error) {
+func ExamineServer(ctx context.Context, address string) ([]doctor.Finding, error) {
 	var o Options
 	pool, err := poolOf(ctx, address, &o)
 	if err != nil {
@@ -71,7 +71,7 @@ func ExamineServer(ctx context.Context, address string) ([]semel.Finding, error)
 type examination struct {
 	*Store
 	conn     *pgxpool.Conn
-	findings []semel.Finding
+	findings []doctor.Finding
 }
 
 // ask reads one row.
@@ -80,8 +80,8 @@ func (e *examination) ask(ctx context.Context, sql string, args []any, into ...a
 }
 
 // judge adds a finding. Its severity is Fine unless bad is set.
-func (e *examination) judge(bad bool, severity semel.Severity, subject, found, cost, remedy string) {
-	f := semel.Finding{Subject: subject, Found: found}
+func (e *examination) judge(bad bool, severity doctor.Severity, subject, found, cost, remedy string) {
+	f := doctor.Finding{Subject: subject, Found: found}
 	if bad {
 		f.Severity, f.Cost, f.Remedy = severity, cost, remedy
 	}
@@ -96,13 +96,13 @@ func (e *examination) server(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.judge(number < minServer, semel.Broken, "server_version", version,
+	e.judge(number < minServer, doctor.Broken, "server_version", version,
 		"clean-up needs to read ranges of pages, which this version cannot", "use PostgreSQL 14 or newer")
 	role := "primary"
 	if standby {
 		role = "standby"
 	}
-	e.judge(standby, semel.Broken, "pg_is_in_recovery", role,
+	e.judge(standby, doctor.Broken, "pg_is_in_recovery", role,
 		"a standby takes no claims, and a look at it misses keys that were committed just now", "connect to the primary: target_session_attrs=read-write")
 	return nil
 }
@@ -111,25 +111,25 @@ func (e *examination) server(ctx context.Context) error {
 type demand struct {
 	name     string
 	good     []string
-	severity semel.Severity
+	severity doctor.Severity
 	cost     string
 	remedy   string
 }
 
 var demands = [...]demand{
-	{"fsync", []string{"on"}, semel.Broken,
+	{"fsync", []string{"on"}, doctor.Broken,
 		"a crash of the machine may lose or corrupt any key that was acknowledged", "set fsync = on"},
-	{"full_page_writes", []string{"on"}, semel.Broken,
+	{"full_page_writes", []string{"on"}, doctor.Broken,
 		"a crash of the machine may leave pages half written, and with them keys that were acknowledged", "set full_page_writes = on"},
-	{"synchronous_commit", []string{"on", "remote_apply", "remote_write", "local"}, semel.Broken,
+	{"synchronous_commit", []string{"on", "remote_apply", "remote_write", "local"}, doctor.Broken,
 		"a crash forgets keys of the last moments that were acknowledged: their effects are repeated", "set synchronous_commit = on for this role"},
-	{"default_transaction_isolation", []string{"read committed"}, semel.Broken,
+	{"default_transaction_isolation", []string{"read committed"}, doctor.Broken,
 		"a claim that meets another fails instead of seeing what that has committed", "set default_transaction_isolation = 'read committed' for this role"},
-	{"default_transaction_read_only", []string{"off"}, semel.Broken,
+	{"default_transaction_read_only", []string{"off"}, doctor.Broken,
 		"no key can be claimed", "set default_transaction_read_only = off for this role"},
-	{"autovacuum", []string{"on"}, semel.Warning,
+	{"autovacuum", []string{"on"}, doctor.Warning,
 		"tables of keys only grow, and become slow", "set autovacuum = on"},
-	{"data_checksums", []string{"on"}, semel.Notice,
+	{"data_checksums", []string{"on"}, doctor.Notice,
 		"a page that rots on the disk goes unnoticed", "pg_checksums --enable, while the server is stopped"},
 }
 
@@ -156,7 +156,7 @@ func (e *examination) pooler(ctx context.Context) error {
 		return err
 	}
 	if pid == e.conn.Conn().PgConn().PID() {
-		e.judge(false, semel.Fine, "pooler", "none", "", "")
+		e.judge(false, doctor.Fine, "pooler", "none", "", "")
 		return nil
 	}
 	const (
@@ -166,12 +166,12 @@ func (e *examination) pooler(ctx context.Context) error {
 	)
 	switch {
 	case e.opts.Prepare:
-		e.judge(true, semel.Warning, "pooler", found, lost+"calls fail", "leave Prepare off"+newer)
+		e.judge(true, doctor.Warning, "pooler", found, lost+"calls fail", "leave Prepare off"+newer)
 	case e.conn.Conn().Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement:
-		e.judge(true, semel.Warning, "pooler", found+", and the pool of connections prepares by name",
+		e.judge(true, doctor.Warning, "pooler", found+", and the pool of connections prepares by name",
 			lost+"transactions with an effect fail", "set default_query_exec_mode=cache_describe"+newer)
 	default:
-		e.judge(true, semel.Notice, "pooler", found, "none: no session is needed", "")
+		e.judge(true, doctor.Notice, "pooler", found, "none: no session is needed", "")
 	}
 	return nil
 }
@@ -202,7 +202,7 @@ func (e *examination) emptied(ctx context.Context) error {
 	if found != nil {
 		said = *found
 	}
-	e.judge(found != nil, semel.Broken, "emptied tables", said,
+	e.judge(found != nil, doctor.Broken, "emptied tables", said,
 		"keys that were in the table are forgotten, so repeated messages have their effect again; parked messages or rows of an outbox are lost",
 		"restore the rows from a backup; after that, or if it was meant, this finding goes after a week, or with DELETE FROM "+e.opts.quoted("meta")+" WHERE name LIKE 'emptied %'")
 	return nil
@@ -210,7 +210,7 @@ func (e *examination) emptied(ctx context.Context) error {
 
 func (e *examination) judgeBloat(live, dead int64, size string) {
 	const few = 100_000
-	e.judge(dead > few && dead > live/2, semel.Notice, "bloat", fmt.Sprintf("about %d rows and %d dead ones in %s", live, dead, size),
+	e.judge(dead > few && dead > live/2, doctor.Notice, "bloat", fmt.Sprintf("about %d rows and %d dead ones in %s", live, dead, size),
 		"the promise holds; dead rows take disk and time",
 		"find what keeps autovacuum from its work: an old transaction, a replication slot, or an autovacuum_vacuum_cost_limit that is too small")
 }
@@ -225,7 +225,7 @@ func (e *examination) cleaning(ctx context.Context) error {
 		return err
 	}
 	ago := duration(since)
-	e.judge(ago > lag, semel.Notice, "clean-up", fmt.Sprintf("the last complete one ended %v ago", ago.Round(time.Second)),
+	e.judge(ago > lag, doctor.Notice, "clean-up", fmt.Sprintf("the last complete one ended %v ago", ago.Round(time.Second)),
 		"the promise holds; expired keys take disk", "let one process clean up: semel run, or Store.Maintain")
 	return nil
 }
@@ -246,7 +246,7 @@ func (e *examination) transactions(ctx context.Context) error {
 }
 
 func (e *examination) judgeTransactions(oldest time.Duration) {
-	e.judge(oldest > old, semel.Warning, "oldest transaction", fmt.Sprintf("%v old", oldest.Round(time.Second)),
+	e.judge(oldest > old, doctor.Warning, "oldest transaction", fmt.Sprintf("%v old", oldest.Round(time.Second)),
 		"other deliveries wait for the keys that it has written, and autovacuum removes no row that died since it began",
 		"find it: SELECT pid, application_name, state, xact_start FROM pg_stat_activity ORDER BY xact_start LIMIT 1, end it with pg_terminate_backend(PID), and set idle_in_transaction_session_timeout")
 }
@@ -273,7 +273,7 @@ func (e *examination) clock(ctx context.Context) error {
 }
 
 func (e *examination) judgeClock(off time.Duration) {
-	e.judge(off > apart, semel.Notice, "clock", fmt.Sprintf("%v from the server's", off.Round(time.Millisecond)),
+	e.judge(off > apart, doctor.Notice, "clock", fmt.Sprintf("%v from the server's", off.Round(time.Millisecond)),
 		"leases and windows go by the server's clock alone; only messages with a time of their own are taken for late too early or too late",
 		"let both follow the same time servers")
 }
@@ -332,7 +332,7 @@ func (e *examination) privileges(ctx context.Context) error {
 	if len(lacking) > 0 {
 		found = fmt.Sprintf("role %s lacks %s", role, listed(lacking))
 	}
-	e.judge(len(lacking) > 0, semel.Broken, "privileges", found, "calls that need them fail", grants(role, lacking))
+	e.judge(len(lacking) > 0, doctor.Broken, "privileges", found, "calls that need them fail", grants(role, lacking))
 	if err := e.audits(ctx); err != nil || e.hasher.times == nil {
 		return err
 	}
@@ -369,7 +369,7 @@ func (e *examination) audits(ctx context.Context) error {
 	if !may {
 		found = "this role may not write it"
 	}
-	e.judge(!may, semel.Notice, "audit log", found, "none for claims; an operator with this role cannot remove or resolve keys, or settle parked messages",
+	e.judge(!may, doctor.Notice, "audit log", found, "none for claims; an operator with this role cannot remove or resolve keys, or settle parked messages",
 		"GRANT INSERT, SELECT ON "+e.opts.quoted("audit")+" TO the role of the operator")
 	return nil
 }
@@ -388,7 +388,7 @@ func (e *examination) truncates(ctx context.Context, tables []string) error {
 	if len(lacking) > 0 {
 		found = "this role lacks " + listed(lacking)
 	}
-	e.judge(len(lacking) > 0, semel.Notice, "truncate", found, "none for claims; clean-up by this role fails", "GRANT TRUNCATE to the role that runs the maintenance")
+	e.judge(len(lacking) > 0, doctor.Notice, "truncate", found, "none for claims; clean-up by this role fails", "GRANT TRUNCATE to the role that runs the maintenance")
 	return nil
 }
 
@@ -446,17 +446,17 @@ func (e *examination) judgeStandbys(r replication) {
 	const forgets = "a failover to an asynchronous standby forgets the keys that had not reached it: their effects are repeated"
 	switch {
 	case r.names == "":
-		e.judge(r.asynchronous+r.unseen > 0, semel.Warning, "synchronous_standby_names", found, forgets,
+		e.judge(r.asynchronous+r.unseen > 0, doctor.Warning, "synchronous_standby_names", found, forgets,
 			"name at least one standby in synchronous_standby_names, or fail over to none that lags")
 	case r.commit == "local" || r.commit == "off":
-		e.judge(true, semel.Warning, "synchronous standbys", found+", synchronous_commit = "+r.commit,
+		e.judge(true, doctor.Warning, "synchronous standbys", found+", synchronous_commit = "+r.commit,
 			"commits do not wait for the synchronous standby: a failover forgets keys, whose effects are repeated", "set synchronous_commit = on for this role")
 	case r.unseen == 0 && r.synchronous < awaited(r.names):
-		e.judge(true, semel.Broken, "synchronous_standby_names", found,
+		e.judge(true, doctor.Broken, "synchronous_standby_names", found,
 			"no key can be claimed: every commit waits for standbys that are not there",
 			"start the standbys that are named, or change synchronous_standby_names")
 	default:
-		e.judge(r.asynchronous > 0, semel.Warning, "synchronous_standby_names", found, forgets,
+		e.judge(r.asynchronous > 0, doctor.Warning, "synchronous_standby_names", found, forgets,
 			"fail over to synchronous standbys alone, or name all of them in synchronous_standby_names")
 	}
 }
@@ -492,14 +492,14 @@ func (e *examination) floor(ctx context.Context) error {
 	if raised {
 		e.judgeFloor(duration(behind))
 	} else { // the finding about clean-up says for how long none has run
-		e.judge(false, semel.Fine, "oldest message", "of any age: no clean-up has run yet", "", "")
+		e.judge(false, doctor.Fine, "oldest message", "of any age: no clean-up has run yet", "", "")
 	}
 	return nil
 }
 
 func (e *examination) judgeFloor(behind time.Duration) {
 	m := e.hasher.times
-	e.judge(behind > m.width()+lag, semel.Notice, "oldest message", fmt.Sprintf("up to %v old, %v more than need be", (m.age+max(behind, 0)).Round(time.Second), max(behind, 0).Round(time.Second)),
+	e.judge(behind > m.width()+lag, doctor.Notice, "oldest message", fmt.Sprintf("up to %v old, %v more than need be", (m.age+max(behind, 0)).Round(time.Second), max(behind, 0).Round(time.Second)),
 		"the promise holds; expired keys take disk", "let one process clean up: semel run, or Store.Maintain")
 }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -22,9 +22,9 @@ func TestDoctorHasNoFindingsForAServerWithDefaults(t *testing.T) {
 		switch {
 		case f.Subject == "" || f.Found == "":
 			t.Errorf("a finding says too little: %+v", f)
-		case f.Severity > semel.Notice:
+		case f.Severity > doctor.Notice:
 			t.Errorf("a server with defaults is found %+v", f)
-		case f.Severity == semel.Fine && f.Cost != "":
+		case f.Severity == doctor.Fine && f.Cost != "":
 			t.Errorf("what is fine has a cost: %+v", f)
 		}
 	}
@@ -38,8 +38,8 @@ func TestDangerousSettingsAreFoundWithTheirCost(t *testing.T) {
 	b := openedAt(t, servicestest.StartPostgres(t, &services.PostgresOptions{Settings: map[string]string{
 		"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "autovacuum": "off",
 	}}).URL(), nil)
-	for subject, want := range map[string]semel.Severity{
-		"fsync": semel.Broken, "full_page_writes": semel.Broken, "synchronous_commit": semel.Broken, "autovacuum": semel.Warning,
+	for subject, want := range map[string]doctor.Severity{
+		"fsync": doctor.Broken, "full_page_writes": doctor.Broken, "synchronous_commit": doctor.Broken, "autovacuum": doctor.Warning,
 	} {
 		if f := finding(t, b.Store, subject); f.Severity != want || f.Found != "off" || f.Cost == "" || f.Remedy == "" {
 			t.Errorf("%s is found %+v, want %s", subject, f, want)
@@ -58,7 +58,7 @@ func TestSettingsOfTheRoleAreFound(t *testing.T) {
 	} {
 		s := openSame(t, b)
 		s.pool = pool(t, address+"&"+setting)
-		if f := finding(t, s, subject); f.Severity != semel.Broken {
+		if f := finding(t, s, subject); f.Severity != doctor.Broken {
 			t.Errorf("under %s the examination says %+v", setting, f)
 		}
 	}
@@ -74,12 +74,12 @@ func TestSynchronousStandbyIsFine(t *testing.T) {
 	eventually(t, "the standby is synchronous", func() bool {
 		return b.number("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1
 	})
-	if f := finding(t, b.Store, "synchronous_standby_names"); f.Severity != semel.Fine || !strings.Contains(f.Found, "1 standbys") {
+	if f := finding(t, b.Store, "synchronous_standby_names"); f.Severity != doctor.Fine || !strings.Contains(f.Found, "1 standbys") {
 		t.Errorf("with a synchronous standby the examination says %+v", f)
 	}
 	s := openSame(t, b)
 	s.pool = pool(t, primary.URL()+"&synchronous_commit=local")
-	if f := finding(t, s, "synchronous standbys"); f.Severity != semel.Warning {
+	if f := finding(t, s, "synchronous standbys"); f.Severity != doctor.Warning {
 		t.Errorf("with commits that do not wait the examination says %+v", f)
 	}
 }
@@ -88,21 +88,21 @@ func TestPoolerIsFound(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, nil)
 	b := openedAt(t, server.URL(), nil)
-	if f := finding(t, b.Store, "pooler"); f.Severity != semel.Fine {
+	if f := finding(t, b.Store, "pooler"); f.Severity != doctor.Fine {
 		t.Errorf("without a pooler the examination says %+v", f)
 	}
 	behind := servicestest.StartPgBouncer(t, server, nil).URL()
-	if f := finding(t, connectedDesk(t, behind, nil).store, "pooler"); f.Severity != semel.Notice {
+	if f := finding(t, connectedDesk(t, behind, nil).store, "pooler"); f.Severity != doctor.Notice {
 		t.Errorf("behind a pooler the examination says %+v", f)
 	}
 	// A pooler in transaction mode loses named statements.
 	one := servicestest.StartPgBouncer(t, server, map[string]string{"pool_mode": "session"})
 	preparing := openAt(t, one.URL(), &Options{Prepare: true})
-	if f := finding(t, preparing.Store, "pooler"); f.Severity != semel.Warning {
+	if f := finding(t, preparing.Store, "pooler"); f.Severity != doctor.Warning {
 		t.Errorf("behind a pooler with Prepare the examination says %+v", f)
 	}
 	naming := openAt(t, one.URL(), nil) // on a pool in the default pgx mode
-	if f := finding(t, naming.Store, "pooler"); f.Severity != semel.Warning || !strings.Contains(f.Remedy, "cache_describe") {
+	if f := finding(t, naming.Store, "pooler"); f.Severity != doctor.Warning || !strings.Contains(f.Remedy, "cache_describe") {
 		t.Errorf("behind a pooler with a pool that prepares by name the examination says %+v", f)
 	}
 }
@@ -112,15 +112,15 @@ func TestOldTransactionAndDeadRowsAreFound(t *testing.T) {
 	for _, c := range []struct {
 		look     func(e *examination)
 		subject  string
-		severity semel.Severity
+		severity doctor.Severity
 	}{
-		{func(e *examination) { e.judgeTransactions(old + 1) }, "oldest transaction", semel.Warning},
-		{func(e *examination) { e.judgeTransactions(old) }, "oldest transaction", semel.Fine},
-		{func(e *examination) { e.judgeBloat(1000_000, 600_000, "1 GB") }, "bloat", semel.Notice},
-		{func(e *examination) { e.judgeBloat(1000_000, 400_000, "1 GB") }, "bloat", semel.Fine},
-		{func(e *examination) { e.judgeBloat(10, 50_000, "1 MB") }, "bloat", semel.Fine},
-		{func(e *examination) { e.judgeClock(2 * apart) }, "clock", semel.Notice},
-		{func(e *examination) { e.judgeClock(apart) }, "clock", semel.Fine},
+		{func(e *examination) { e.judgeTransactions(old + 1) }, "oldest transaction", doctor.Warning},
+		{func(e *examination) { e.judgeTransactions(old) }, "oldest transaction", doctor.Fine},
+		{func(e *examination) { e.judgeBloat(1000_000, 600_000, "1 GB") }, "bloat", doctor.Notice},
+		{func(e *examination) { e.judgeBloat(1000_000, 400_000, "1 GB") }, "bloat", doctor.Fine},
+		{func(e *examination) { e.judgeBloat(10, 50_000, "1 MB") }, "bloat", doctor.Fine},
+		{func(e *examination) { e.judgeClock(2 * apart) }, "clock", doctor.Notice},
+		{func(e *examination) { e.judgeClock(apart) }, "clock", doctor.Fine},
 	} {
 		e := new(examination)
 		c.look(e)
@@ -151,13 +151,13 @@ func TestAPrivilegeThatOneTableLacksIsFound(t *testing.T) {
 			b.exec("GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA public TO " + user)
 			b.exec("GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO " + user)
 			s := openAt(t, as(address, user), nil).Store
-			if f := finding(t, s, "privileges"); f.Severity != semel.Fine {
+			if f := finding(t, s, "privileges"); f.Severity != doctor.Fine {
 				t.Errorf("with all privileges: %+v", f)
 			}
 			for table, privilege := range c.revoked {
 				b.exec("REVOKE " + privilege + " ON semel_" + table + " FROM " + user)
 				f := finding(t, s, "privileges")
-				if f.Severity != semel.Broken || !strings.Contains(f.Found, " lacks "+privilege+" on ") || !strings.Contains(f.Found, "semel_"+table) || strings.Contains(f.Found, ", ") {
+				if f.Severity != doctor.Broken || !strings.Contains(f.Found, " lacks "+privilege+" on ") || !strings.Contains(f.Found, "semel_"+table) || strings.Contains(f.Found, ", ") {
 					t.Errorf("without %s on %s: %+v", privilege, table, f)
 				}
 				b.exec(f.Remedy)
@@ -166,7 +166,7 @@ func TestAPrivilegeThatOneTableLacksIsFound(t *testing.T) {
 				return
 			}
 			b.exec("REVOKE TRUNCATE ON semel_" + c.truncates + " FROM " + user)
-			if f := finding(t, s, "truncate"); f.Severity != semel.Notice || !strings.Contains(f.Found, "semel_"+c.truncates) {
+			if f := finding(t, s, "truncate"); f.Severity != doctor.Notice || !strings.Contains(f.Found, "semel_"+c.truncates) {
 				t.Errorf("without TRUNCATE on %s: %+v", c.truncates, f)
 			}
 		})
@@ -188,18 +188,18 @@ func TestStandbysAreJudgedByTheirReplication(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
 		replication
-		want semel.Severity
+		want doctor.Severity
 	}{
-		"none":                         {replication{}, semel.Fine},
-		"asynchronous":                 {replication{asynchronous: 1}, semel.Warning},
-		"unseen":                       {replication{unseen: 1}, semel.Warning},
-		"synchronous":                  {replication{names: "a", synchronous: 1}, semel.Fine},
-		"one of two":                   {replication{names: "a", synchronous: 1, asynchronous: 1}, semel.Warning},
-		"named and absent":             {replication{names: "a"}, semel.Broken},
-		"another than the named":       {replication{names: "a", asynchronous: 2}, semel.Broken},
-		"fewer than awaited":           {replication{names: "FIRST 2 (a, b)", synchronous: 1}, semel.Broken},
-		"as many as awaited":           {replication{names: "any 2(a, b, c)", synchronous: 2}, semel.Fine},
-		"named, which may not be seen": {replication{names: "a", unseen: 1}, semel.Fine},
+		"none":                         {replication{}, doctor.Fine},
+		"asynchronous":                 {replication{asynchronous: 1}, doctor.Warning},
+		"unseen":                       {replication{unseen: 1}, doctor.Warning},
+		"synchronous":                  {replication{names: "a", synchronous: 1}, doctor.Fine},
+		"one of two":                   {replication{names: "a", synchronous: 1, asynchronous: 1}, doctor.Warning},
+		"named and absent":             {replication{names: "a"}, doctor.Broken},
+		"another than the named":       {replication{names: "a", asynchronous: 2}, doctor.Broken},
+		"fewer than awaited":           {replication{names: "FIRST 2 (a, b)", synchronous: 1}, doctor.Broken},
+		"as many as awaited":           {replication{names: "any 2(a, b, c)", synchronous: 2}, doctor.Fine},
+		"named, which may not be seen": {replication{names: "a", unseen: 1}, doctor.Fine},
 	} {
 		c.commit = "on"
 		e := new(examination)
@@ -236,13 +236,13 @@ func TestStandbysBesideAndInsteadOfTheNamedOnesAreFound(t *testing.T) {
 	t.Cleanup(func() { reload(context.Background(), "ALTER SYSTEM RESET synchronous_standby_names") }) // otherwise nothing is committed any longer
 	for _, c := range []struct {
 		names string
-		want  semel.Severity
+		want  doctor.Severity
 		found string
 	}{
-		{"one", semel.Warning, "2 standbys, 1 of them synchronous"},
-		{"ANY 2 (one, two)", semel.Fine, "2 standbys, 2 of them synchronous"},
-		{"nobody", semel.Broken, "2 standbys, 0 of them synchronous"},
-		{"FIRST 3 (one, two, three)", semel.Broken, "2 standbys, 2 of them synchronous"},
+		{"one", doctor.Warning, "2 standbys, 1 of them synchronous"},
+		{"ANY 2 (one, two)", doctor.Fine, "2 standbys, 2 of them synchronous"},
+		{"nobody", doctor.Broken, "2 standbys, 0 of them synchronous"},
+		{"FIRST 3 (one, two, three)", doctor.Broken, "2 standbys, 2 of them synchronous"},
 	} {
 		reload(t.Context(), "ALTER SYSTEM SET synchronous_standby_names = '"+c.names+"'")
 		eventually(t, "the finding under "+c.names, func() bool {
@@ -251,7 +251,7 @@ func TestStandbysBesideAndInsteadOfTheNamedOnesAreFound(t *testing.T) {
 		})
 		eventually(t, "what a role sees that may see less, under "+c.names, func() bool {
 			f := finding(t, blind, "synchronous_standby_names")
-			return f.Severity == semel.Fine && strings.Contains(f.Found, "2 standbys") && strings.Contains(f.Found, "'"+c.names+"'")
+			return f.Severity == doctor.Fine && strings.Contains(f.Found, "2 standbys") && strings.Contains(f.Found, "'"+c.names+"'")
 		})
 	}
 }
@@ -259,7 +259,7 @@ func TestStandbysBesideAndInsteadOfTheNamedOnesAreFound(t *testing.T) {
 func TestDoctorReportsCleanUpThatIsBehind(t *testing.T) {
 	t.Parallel()
 	times := &examination{Store: &Store{hasher: hasher{times: &messageTime{age: 28 * time.Hour, slots: 32}}}}
-	for behind, want := range map[time.Duration]semel.Severity{-time.Minute: semel.Fine, time.Hour: semel.Fine, 3 * time.Hour: semel.Notice} {
+	for behind, want := range map[time.Duration]doctor.Severity{-time.Minute: doctor.Fine, time.Hour: doctor.Fine, 3 * time.Hour: doctor.Notice} {
 		times.findings = nil
 		times.judgeFloor(behind)
 		if got := times.findings[0]; got.Severity != want {
@@ -276,12 +276,12 @@ func TestDoctorExaminesCleanUpByMessageTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f := finding(t, s, "oldest message"); f.Severity != semel.Fine || f.Found != "of any age: no clean-up has run yet" {
+	if f := finding(t, s, "oldest message"); f.Severity != doctor.Fine || f.Found != "of any age: no clean-up has run yet" {
 		t.Errorf("before the first clean-up: %+v", f)
 	}
 	purged(t, s) // raises the floor, which starts at zero
 	for _, subject := range []string{"oldest message", "truncate"} {
-		if f := finding(t, s, subject); f.Severity != semel.Fine {
+		if f := finding(t, s, subject); f.Severity != doctor.Fine {
 			t.Errorf("%+v", f)
 		}
 	}

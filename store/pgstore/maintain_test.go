@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 )
 
 // age makes all rows older, as if time had passed.
@@ -133,11 +134,11 @@ func TestOneStoreAtATimeMaintainsTheTables(t *testing.T) {
 	if !worked(other.Store) {
 		t.Error("nobody took the turn over")
 	}
-	if f := finding(t, b.Store, "clean-up"); f.Severity != semel.Fine {
+	if f := finding(t, b.Store, "clean-up"); f.Severity != doctor.Fine {
 		t.Errorf("after a clean-up the examination says %+v", f)
 	}
 	b.exec("UPDATE semel_meta SET at = at - interval '1 day' WHERE name = 'cleaned'")
-	if f := finding(t, b.Store, "clean-up"); f.Severity != semel.Notice {
+	if f := finding(t, b.Store, "clean-up"); f.Severity != doctor.Notice {
 		t.Errorf("a day after a clean-up the examination says %+v", f)
 	}
 }

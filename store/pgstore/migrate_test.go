@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 )
 
 func TestMigrationsAreAppliedOnceByManyRunners(t *testing.T) {
@@ -314,18 +315,18 @@ func TestRoleOfTheStoreNeedsNoRightToCreate(t *testing.T) {
 	if _, _, err := s.pass(t.Context(), &MaintainOptions{Every: time.Minute}); err != nil {
 		t.Errorf("clean up: %v", err)
 	}
-	if f := finding(t, s, "privileges"); f.Severity != semel.Fine {
+	if f := finding(t, s, "privileges"); f.Severity != doctor.Fine {
 		t.Errorf("the examination says %+v", f)
 	}
-	if f := finding(t, s, "audit log"); f.Severity != semel.Fine {
+	if f := finding(t, s, "audit log"); f.Severity != doctor.Fine {
 		t.Errorf("the examination says %+v", f)
 	}
 	b.exec("REVOKE INSERT ON keys.semel_audit FROM " + user)
-	if f := finding(t, s, "audit log"); f.Severity != semel.Notice {
+	if f := finding(t, s, "audit log"); f.Severity != doctor.Notice {
 		t.Errorf("without the right to write the audit log the examination says %+v", f)
 	}
 	b.exec("REVOKE DELETE ON keys.semel_keys FROM " + user)
-	if f := finding(t, s, "privileges"); f.Severity != semel.Broken || !strings.Contains(f.Found, "DELETE") {
+	if f := finding(t, s, "privileges"); f.Severity != doctor.Broken || !strings.Contains(f.Found, "DELETE") {
 		t.Errorf("without one right the examination says %+v", f)
 	}
 }

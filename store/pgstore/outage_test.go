@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -182,14 +183,14 @@ func TestStandbyIsUnavailableAndNotTrusted(t *testing.T) {
 	a := b.want(semel.Fresh, 1)[0]
 	b.complete(1, a, time.Hour)
 	standby := servicestest.StartStandby(t, primary, nil)
-	if f := finding(t, b.Store, "synchronous_standby_names"); f.Severity != semel.Warning {
+	if f := finding(t, b.Store, "synchronous_standby_names"); f.Severity != doctor.Warning {
 		t.Errorf("with an asynchronous standby the examination says %+v", f)
 	}
 	s, err := New(t.Context(), pool(t, standby.URL()), nil)
 	if err != nil {
 		t.Fatalf("open a standby: %v", err)
 	}
-	if f := finding(t, s, "pg_is_in_recovery"); f.Severity != semel.Broken {
+	if f := finding(t, s, "pg_is_in_recovery"); f.Severity != doctor.Broken {
 		t.Errorf("of a standby the examination says %+v", f)
 	}
 	_, err = (&bundle{s, t}).ask(t.Context(), 2)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -81,13 +82,13 @@ func TestTheLossOfAllRowsIsNoticed(t *testing.T) {
 					t.Errorf("%s: %q, %v, want %q", when, got, err, want)
 				}
 			}
-			found := func() (f semel.Finding) {
+			found := func() (f doctor.Finding) {
 				t.Helper()
 				all, err := b.Examine(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
-				i := slices.IndexFunc(all, func(f semel.Finding) bool { return f.Subject == "emptied tables" })
+				i := slices.IndexFunc(all, func(f doctor.Finding) bool { return f.Subject == "emptied tables" })
 				return all[i]
 			}
 			look("new")
@@ -97,14 +98,14 @@ func TestTheLossOfAllRowsIsNoticed(t *testing.T) {
 			look("a row")
 			b.exec("VACUUM FULL semel_keys")
 			look("rewritten")
-			if f := found(); f.Severity != semel.Fine {
+			if f := found(); f.Severity != doctor.Fine {
 				t.Errorf("%+v", f)
 			}
 			b.exec("TRUNCATE semel_keys")
 			b.want(semel.Fresh, 1) // a new row before the next look
 			look("emptied", `"public"."semel_keys"`)
 			look("once")
-			if f := found(); f.Severity != semel.Broken || !strings.HasPrefix(f.Found, "keys before ") {
+			if f := found(); f.Severity != doctor.Broken || !strings.HasPrefix(f.Found, "keys before ") {
 				t.Errorf("%+v", f)
 			}
 			b.exec("DELETE FROM semel_meta WHERE name LIKE 'emptied %'; INSERT INTO semel_outbox (payload) VALUES ('x')")

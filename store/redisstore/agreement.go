@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/digest"
 )
 
@@ -133,8 +134,8 @@ func (s *Store) agree(ctx context.Context, wanted *agreement) (*agreement, error
 
 // examineAgreement compares the options with the agreement of the prefix. It
 // writes no agreement.
-func (s *Store) examineAgreement(ctx context.Context) semel.Finding {
-	f := semel.Finding{Subject: "prefix", Found: fmt.Sprintf("%q is in use", s.opts.Prefix)}
+func (s *Store) examineAgreement(ctx context.Context) doctor.Finding {
+	f := doctor.Finding{Subject: "prefix", Found: fmt.Sprintf("%q is in use", s.opts.Prefix)}
 	kept, err := s.client.Do(ctx, s.client.B().Get().Key(s.opts.Prefix+"meta").Build()).ToString()
 	switch {
 	case rueidis.IsRedisNil(err):
@@ -147,7 +148,7 @@ func (s *Store) examineAgreement(ctx context.Context) semel.Finding {
 		_, err = wanted.adopt(kept)
 	}
 	if err = errors.Join(err, s.opts.validate()); err != nil {
-		f.Severity, f.Found = semel.Broken, err.Error()
+		f.Severity, f.Found = doctor.Broken, err.Error()
 		f.Cost, f.Remedy = "the store cannot be opened, and nothing is processed", "set what the other stores of the prefix set, or choose another prefix"
 	}
 	return f

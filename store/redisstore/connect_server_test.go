@@ -22,6 +22,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -63,7 +64,7 @@ func TestConnectBySentinelFindsTheMaster(t *testing.T) {
 	if err := lifeOf(t.Context(), store); err != nil {
 		t.Error(err)
 	}
-	if f := find(t, examine(t, client, nil), "role"); f.Severity != semel.Fine {
+	if f := find(t, examine(t, client, nil), "role"); f.Severity != doctor.Fine {
 		t.Errorf("%+v", f)
 	}
 	_, err := NewClient(t.Context(), "redis://"+strings.Join(s.Addrs(), ","), &ClientOptions{Master: "another", ConnectTimeout: time.Second})
@@ -209,7 +210,7 @@ func TestTLSVerifiesBothSides(t *testing.T) {
 			if err := ping(t.Context(), client); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
-			if f := find(t, examine(t, client, nil), "connection"); f.Found != "TLS" || f.Severity != semel.Fine {
+			if f := find(t, examine(t, client, nil), "connection"); f.Found != "TLS" || f.Severity != doctor.Fine {
 				t.Errorf("%s: %+v", name, f)
 			}
 			client.Close()

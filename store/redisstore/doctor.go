@@ -15,6 +15,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 )
 
 // Examine checks whether the servers are configured to keep the store's promise. Each
@@ -22,20 +23,20 @@ import (
 // itself failed; it comes with the findings so far. Examine sends a few read-only
 // commands to every master. If the server refuses one of them, a finding says so. With several
 // masters, each finding names its master.
-func (s *Store) Examine(ctx context.Context) ([]semel.Finding, error) {
+func (s *Store) Examine(ctx context.Context) ([]doctor.Finding, error) {
 	return Examine(ctx, s.client, &s.opts)
 }
 
 // Examine is [Store.Examine] without a store. Use it for servers on which a
 // store with these options cannot be opened, such as a replica or a server
 // without free memory. Nil options are the zero options.
-func Examine(ctx context.Context, client rueidis.Client, opts *Options) ([]semel.Finding, error) {
+func Examine(ctx context.Context, client rueidis.Client, opts *Options) ([]doctor.Finding, error) {
 	s := &Store{client: client, opts: opts.withDefaults()}
 	if err := s.greet(ctx); err != nil {
 		return nil, err
 	}
 	nodes := s.client.Nodes()
-	var findings []semel.Finding
+	var findings []doctor.Finding
 	var failed []error
 	masters := 0
 	for _, addr := range slices.Sorted(maps.Keys(nodes)) {
@@ -62,8 +63,8 @@ func Examine(ctx context.Context, client rueidis.Client, opts *Options) ([]semel
 		return nil, fmt.Errorf("redisstore: examine: no master answered: %w", errors.Join(append(failed, semel.ErrStoreUnavailable)...))
 	}
 	for _, err := range failed {
-		findings = append(findings, semel.Finding{
-			Severity: semel.Broken,
+		findings = append(findings, doctor.Finding{
+			Severity: doctor.Broken,
 			Subject:  "node",
 			Found:    err.Error(),
 			Cost:     "the keys of this master cannot be claimed, and their messages wait",
@@ -77,8 +78,8 @@ func Examine(ctx context.Context, client rueidis.Client, opts *Options) ([]semel
 	return findings, nil
 }
 
-func (s *Store) examine(p *serverState) []semel.Finding {
-	findings := []semel.Finding{p.server(), p.connection(), p.role(), p.policy(), p.evicted(), p.memory()}
+func (s *Store) examine(p *serverState) []doctor.Finding {
+	findings := []doctor.Finding{p.server(), p.connection(), p.role(), p.policy(), p.evicted(), p.memory()}
 	findings = append(findings, p.log(s.opts.Persistence)...)
 	findings = append(findings, p.snapshots(), p.replicas(), p.minReplicas(), p.clock(), p.scripts())
 	if s.opts.Compact != nil {
@@ -157,7 +158,7 @@ func (p *serverState) number(name string) int64 {
 
 // parameter returns a value of the configuration, or a finding which says that
 // the value is not available and what remains open.
-func (p *serverState) parameter(name, open string) (string, *semel.Finding) {
+func (p *serverState) parameter(name, open string) (string, *doctor.Finding) {
 	if value, ok := p.config[name]; ok {
 		return value, nil
 	}
@@ -165,8 +166,8 @@ func (p *serverState) parameter(name, open string) (string, *semel.Finding) {
 	if p.refused != nil {
 		why = "CONFIG GET is refused: " + p.refused.Error()
 	}
-	return "", &semel.Finding{
-		Severity: semel.Notice,
+	return "", &doctor.Finding{
+		Severity: doctor.Notice,
 		Subject:  name,
 		Found:    "not checked: " + why,
 		Cost:     "not known: " + open,
@@ -175,11 +176,11 @@ func (p *serverState) parameter(name, open string) (string, *semel.Finding) {
 }
 
 // examineCluster asks one node for its view of the cluster.
-func examineCluster(ctx context.Context, client rueidis.Client) []semel.Finding {
+func examineCluster(ctx context.Context, client rueidis.Client) []doctor.Finding {
 	text, err := client.Do(ctx, client.B().ClusterInfo().Build()).ToString()
 	if err != nil {
-		return []semel.Finding{{
-			Severity: semel.Notice,
+		return []doctor.Finding{{
+			Severity: doctor.Notice,
 			Subject:  "cluster_state",
 			Found:    "not checked: " + err.Error(),
 			Cost:     "not known: whether every key has a server",
@@ -187,22 +188,22 @@ func examineCluster(ctx context.Context, client rueidis.Client) []semel.Finding 
 		}}
 	}
 	info := fields(strings.TrimPrefix(text, "txt:")) // RESP3 prefixes the text
-	state := semel.Finding{Subject: "cluster_state", Found: info["cluster_state"]}
+	state := doctor.Finding{Subject: "cluster_state", Found: info["cluster_state"]}
 	if info["cluster_state"] != "ok" {
-		grade(&state, semel.Broken, "the cluster refuses claims, of all keys or of those whose master is down, and their messages wait", "bring the masters back, or fail over to their replicas")
+		grade(&state, doctor.Broken, "the cluster refuses claims, of all keys or of those whose master is down, and their messages wait", "bring the masters back, or fail over to their replicas")
 	}
-	slots := semel.Finding{
+	slots := doctor.Finding{
 		Subject: "cluster_slots",
 		Found: fmt.Sprintf("%s assigned, %s in order, %s in doubt, %s failed", cmp.Or(info["cluster_slots_assigned"], "?"),
 			cmp.Or(info["cluster_slots_ok"], "?"), cmp.Or(info["cluster_slots_pfail"], "?"), cmp.Or(info["cluster_slots_fail"], "?")),
 	}
 	if info["cluster_slots_ok"] != "16384" {
-		grade(&slots, semel.Broken, "keys of slots without a server cannot be claimed, and their messages wait", "run redis-cli --cluster check, then --cluster fix, so that every slot has a running master")
+		grade(&slots, doctor.Broken, "keys of slots without a server cannot be claimed, and their messages wait", "run redis-cli --cluster check, then --cluster fix, so that every slot has a running master")
 	}
-	return []semel.Finding{state, slots, fullCoverage(ctx, client)}
+	return []doctor.Finding{state, slots, fullCoverage(ctx, client)}
 }
 
-func fullCoverage(ctx context.Context, client rueidis.Client) semel.Finding {
+func fullCoverage(ctx context.Context, client rueidis.Client) doctor.Finding {
 	const subject = "cluster-require-full-coverage"
 	values, err := client.Do(ctx, client.B().ConfigGet().Parameter(subject).Build()).AsStrMap()
 	p := serverState{config: values, refused: err}
@@ -210,9 +211,9 @@ func fullCoverage(ctx context.Context, client rueidis.Client) semel.Finding {
 	if unknown != nil {
 		return *unknown
 	}
-	f := semel.Finding{Subject: subject, Found: value}
+	f := doctor.Finding{Subject: subject, Found: value}
 	if value == "yes" {
-		grade(&f, semel.Notice, "while one master without a replica is down, claims of all keys are refused, and messages wait", "CONFIG SET "+subject+" no, if the other keys must stay available")
+		grade(&f, doctor.Notice, "while one master without a replica is down, claims of all keys are refused, and messages wait", "CONFIG SET "+subject+" no, if the other keys must stay available")
 	}
 	return f
 }
@@ -220,7 +221,7 @@ func fullCoverage(ctx context.Context, client rueidis.Client) semel.Finding {
 // ExamineFilter examines the filter that [NewFilter] would open with these
 // options. It changes nothing and creates no filter. Nil options are the zero
 // options. It blocks for a few round trips. It returns the errors of NewFilter.
-func ExamineFilter(ctx context.Context, client rueidis.Client, opts *FilterOptions) ([]semel.Finding, error) {
+func ExamineFilter(ctx context.Context, client rueidis.Client, opts *FilterOptions) ([]doctor.Finding, error) {
 	f, err := newFilterOf(client, opts)
 	if err != nil {
 		return nil, err
@@ -229,7 +230,7 @@ func ExamineFilter(ctx context.Context, client rueidis.Client, opts *FilterOptio
 	if err != nil {
 		return nil, err
 	}
-	made := semel.Finding{Subject: "filter"}
+	made := doctor.Finding{Subject: "filter"}
 	answer := f.client.Do(ctx, f.client.B().Get().Key(f.name("settings")).Build())
 	kept := mine
 	if rueidis.IsRedisNil(answer.Error()) {
@@ -243,7 +244,7 @@ func ExamineFilter(ctx context.Context, client rueidis.Client, opts *FilterOptio
 	if made.Found == "" {
 		made.Found = fmt.Sprintf("%q is in use, in the form %s", f.opts.Prefix, f.opts.Form)
 	}
-	return []semel.Finding{made, {Subject: "rate", Found: fmt.Sprintf("%g", f.Rate())}}, nil
+	return []doctor.Finding{made, {Subject: "rate", Found: fmt.Sprintf("%g", f.Rate())}}, nil
 }
 
 // Permissions are the commands that an ACL user needs on the keys of a store or a
@@ -265,8 +266,8 @@ return missing`
 // examinePermissions finds out whether the user may run the commands of the
 // store, without changing anything. It tries scripts and listings on a name
 // that does not exist, and asks the server about other commands.
-func (s *Store) examinePermissions(ctx context.Context) semel.Finding {
-	f := semel.Finding{Subject: "permissions", Found: "all that the store needs"}
+func (s *Store) examinePermissions(ctx context.Context) doctor.Finding {
+	f := doctor.Finding{Subject: "permissions", Found: "all that the store needs"}
 	name, b := s.opts.Prefix+"{00}doctor "+rand.Text(), s.client.B()
 	var missing, unseen []string
 	note := func(what string, err error) {
@@ -302,13 +303,13 @@ func (s *Store) examinePermissions(ctx context.Context) semel.Finding {
 	switch {
 	case len(missing) == 1 && missing[0] == "RPUSH":
 		f.Found = "all but RPUSH"
-		grade(&f, semel.Notice, "none for claims; this user cannot remove or resolve keys by hand, because it cannot write the audit log", "grant +rpush to the user who changes keys by hand")
+		grade(&f, doctor.Notice, "none for claims; this user cannot remove or resolve keys by hand, because it cannot write the audit log", "grant +rpush to the user who changes keys by hand")
 	case len(missing) > 0:
 		f.Found = "the user may not run " + strings.Join(missing, ", ")
-		grade(&f, semel.Broken, "claims, completions or listings are refused, and messages wait", "in redis-cli, ACL SETUSER USER ~"+s.opts.Prefix+"* "+Permissions+" (USER is the user of this connection)")
+		grade(&f, doctor.Broken, "claims, completions or listings are refused, and messages wait", "in redis-cli, ACL SETUSER USER ~"+s.opts.Prefix+"* "+Permissions+" (USER is the user of this connection)")
 	case len(unseen) > 0:
 		f.Found = "not checked: " + strings.Join(unseen, "; ")
-		grade(&f, semel.Notice, "not known whether the user may run all commands of the store", "")
+		grade(&f, doctor.Notice, "not known whether the user may run all commands of the store", "")
 	}
 	return f
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -24,14 +25,14 @@ func do(t testing.TB, addr string, command ...string) any {
 	return answer
 }
 
-func examine(t testing.TB, client *Client, opts *Options) []semel.Finding {
+func examine(t testing.TB, client *Client, opts *Options) []doctor.Finding {
 	t.Helper()
 	findings, err := Examine(t.Context(), client, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range findings {
-		if f.Subject == "" || f.Found == "" || (f.Severity == semel.Fine) != (f.Cost == "") {
+		if f.Subject == "" || f.Found == "" || (f.Severity == doctor.Fine) != (f.Cost == "") {
 			t.Errorf("a finding is not complete: %+v", f)
 		}
 	}
@@ -39,9 +40,9 @@ func examine(t testing.TB, client *Client, opts *Options) []semel.Finding {
 }
 
 // find returns the only finding about a subject.
-func find(t testing.TB, findings []semel.Finding, subject string) semel.Finding {
+func find(t testing.TB, findings []doctor.Finding, subject string) doctor.Finding {
 	t.Helper()
-	var found []semel.Finding
+	var found []doctor.Finding
 	for _, f := range findings {
 		if f.Subject == subject {
 			found = append(found, f)
@@ -63,38 +64,38 @@ func TestDoctorGradesConfiguration(t *testing.T) {
 		subject string
 		before  [][]string
 		opts    Options
-		want    semel.Severity
+		want    doctor.Severity
 		found   string
 	}{
-		{"server", nil, Options{}, semel.Fine, "standalone"},
-		{"connection", nil, Options{}, semel.Fine, "inside this machine"},
-		{"role", nil, Options{}, semel.Fine, "master"},
-		{"maxmemory-policy", nil, Options{}, semel.Fine, "noeviction"},
-		{"maxmemory-policy", [][]string{set("maxmemory-policy", "allkeys-lru")}, Options{}, semel.Broken, "allkeys-lru"},
-		{"maxmemory-policy", [][]string{set("maxmemory-policy", "volatile-ttl")}, Options{}, semel.Broken, "volatile-ttl"},
-		{"maxmemory-policy", [][]string{set("maxmemory-policy", "noeviction")}, Options{}, semel.Fine, "noeviction"},
-		{"evicted_keys", nil, Options{}, semel.Fine, "0 since"},
-		{"maxmemory", nil, Options{}, semel.Notice, "no limit"},
-		{"maxmemory", [][]string{set("maxmemory", "1gb")}, Options{}, semel.Fine, "of 1.0 GiB used"},
-		{"maxmemory", [][]string{set("maxmemory", "100kb")}, Options{}, semel.Warning, "of 0.1 MiB used"},
-		{"appendonly", [][]string{set("maxmemory", "0")}, Options{Persistence: Logged}, semel.Fine, "yes"},
-		{"appendfsync", [][]string{set("appendfsync", "everysec")}, Options{}, semel.Notice, "everysec"},
-		{"appendfsync", nil, Options{Persistence: Logged}, semel.Warning, "everysec"},
-		{"appendfsync", [][]string{set("appendfsync", "everysec")}, Options{Persistence: Synced}, semel.Broken, "everysec"},
-		{"appendfsync", [][]string{set("appendfsync", "always")}, Options{Persistence: Synced}, semel.Fine, "always"},
-		{"appendfsync", [][]string{set("appendfsync", "no")}, Options{}, semel.Warning, "no"},
-		{"save", nil, Options{}, semel.Fine, "append-only"},
-		{"appendonly", [][]string{set("appendonly", "no")}, Options{}, semel.Warning, "no"},
-		{"appendonly", nil, Options{Persistence: Logged}, semel.Broken, "no"},
-		{"save", nil, Options{}, semel.Warning, "none"},
-		{"save", [][]string{set("save", "60 1")}, Options{}, semel.Warning, "60 1"},
-		{"replicas", nil, Options{}, semel.Notice, "0 connected"},
-		{"min-replicas-to-write", nil, Options{}, semel.Fine, "without replicas"},
-		{"clock", nil, Options{}, semel.Fine, "this machine"},
-		{"evalsha", nil, Options{}, semel.Fine, "scripts, "},
-		{"permissions", nil, Options{}, semel.Fine, "all"},
-		{"set-max-intset-entries", nil, compact, semel.Fine, "512"},
-		{"set-max-intset-entries", [][]string{set("set-max-intset-entries", "64")}, compact, semel.Notice, "64"},
+		{"server", nil, Options{}, doctor.Fine, "standalone"},
+		{"connection", nil, Options{}, doctor.Fine, "inside this machine"},
+		{"role", nil, Options{}, doctor.Fine, "master"},
+		{"maxmemory-policy", nil, Options{}, doctor.Fine, "noeviction"},
+		{"maxmemory-policy", [][]string{set("maxmemory-policy", "allkeys-lru")}, Options{}, doctor.Broken, "allkeys-lru"},
+		{"maxmemory-policy", [][]string{set("maxmemory-policy", "volatile-ttl")}, Options{}, doctor.Broken, "volatile-ttl"},
+		{"maxmemory-policy", [][]string{set("maxmemory-policy", "noeviction")}, Options{}, doctor.Fine, "noeviction"},
+		{"evicted_keys", nil, Options{}, doctor.Fine, "0 since"},
+		{"maxmemory", nil, Options{}, doctor.Notice, "no limit"},
+		{"maxmemory", [][]string{set("maxmemory", "1gb")}, Options{}, doctor.Fine, "of 1.0 GiB used"},
+		{"maxmemory", [][]string{set("maxmemory", "100kb")}, Options{}, doctor.Warning, "of 0.1 MiB used"},
+		{"appendonly", [][]string{set("maxmemory", "0")}, Options{Persistence: Logged}, doctor.Fine, "yes"},
+		{"appendfsync", [][]string{set("appendfsync", "everysec")}, Options{}, doctor.Notice, "everysec"},
+		{"appendfsync", nil, Options{Persistence: Logged}, doctor.Warning, "everysec"},
+		{"appendfsync", [][]string{set("appendfsync", "everysec")}, Options{Persistence: Synced}, doctor.Broken, "everysec"},
+		{"appendfsync", [][]string{set("appendfsync", "always")}, Options{Persistence: Synced}, doctor.Fine, "always"},
+		{"appendfsync", [][]string{set("appendfsync", "no")}, Options{}, doctor.Warning, "no"},
+		{"save", nil, Options{}, doctor.Fine, "append-only"},
+		{"appendonly", [][]string{set("appendonly", "no")}, Options{}, doctor.Warning, "no"},
+		{"appendonly", nil, Options{Persistence: Logged}, doctor.Broken, "no"},
+		{"save", nil, Options{}, doctor.Warning, "none"},
+		{"save", [][]string{set("save", "60 1")}, Options{}, doctor.Warning, "60 1"},
+		{"replicas", nil, Options{}, doctor.Notice, "0 connected"},
+		{"min-replicas-to-write", nil, Options{}, doctor.Fine, "without replicas"},
+		{"clock", nil, Options{}, doctor.Fine, "this machine"},
+		{"evalsha", nil, Options{}, doctor.Fine, "scripts, "},
+		{"permissions", nil, Options{}, doctor.Fine, "all"},
+		{"set-max-intset-entries", nil, compact, doctor.Fine, "512"},
+		{"set-max-intset-entries", [][]string{set("set-max-intset-entries", "64")}, compact, doctor.Notice, "64"},
 	} {
 		for _, command := range test.before {
 			do(t, server.Addr(), command...)
@@ -114,7 +115,7 @@ func TestDoctorSeesThatKeysWereEvicted(t *testing.T) {
 		do(t, server.Addr(), "SET", fmt.Sprint("filler", i), value)
 	}
 	got := find(t, examine(t, connect(t, server.URL(), nil), nil), "evicted_keys")
-	if got.Severity != semel.Broken || strings.HasPrefix(got.Found, "0 ") {
+	if got.Severity != doctor.Broken || strings.HasPrefix(got.Found, "0 ") {
 		t.Errorf("after an eviction: %+v; want it broken", got)
 	}
 }
@@ -137,19 +138,19 @@ func TestDoctorLooksAtReplication(t *testing.T) {
 	eventually(t, func() bool { return do(t, replica.Addr(), "EXISTS", "agreed:meta") == int64(1) }, "the agreement is there")
 
 	findings := examine(t, client, nil)
-	if got := find(t, findings, "replicas"); got.Severity != semel.Notice || got.Found != "1 connected" {
+	if got := find(t, findings, "replicas"); got.Severity != doctor.Notice || got.Found != "1 connected" {
 		t.Errorf("one replica: %+v", got)
 	}
-	if got := find(t, findings, "min-replicas-to-write"); got.Severity != semel.Warning || got.Found != "0" {
+	if got := find(t, findings, "min-replicas-to-write"); got.Severity != doctor.Warning || got.Found != "0" {
 		t.Errorf("no replica required: %+v", got)
 	}
 	do(t, master.Addr(), "CONFIG", "SET", "min-replicas-to-write", "1")
 	eventually(t, func() bool {
-		return find(t, examine(t, client, nil), "min-replicas-to-write").Severity == semel.Fine
+		return find(t, examine(t, client, nil), "min-replicas-to-write").Severity == doctor.Fine
 	}, "the required replica follows")
 
 	do(t, master.Addr(), "CONFIG", "SET", "min-replicas-to-write", "2")
-	if got := find(t, examine(t, client, nil), "min-replicas-to-write"); got.Severity != semel.Broken {
+	if got := find(t, examine(t, client, nil), "min-replicas-to-write"); got.Severity != doctor.Broken {
 		t.Errorf("too few replicas: %+v; want it broken", got)
 	}
 
@@ -160,7 +161,7 @@ func TestDoctorLooksAtReplication(t *testing.T) {
 	if _, err := New(t.Context(), follower, nil); !errors.Is(err, semel.ErrStoreUnavailable) {
 		t.Errorf("open an unused prefix on a replica: %v", err)
 	}
-	if got := find(t, examine(t, follower, nil), "role"); got.Severity != semel.Broken || !strings.Contains(got.Found, master.Addr()) {
+	if got := find(t, examine(t, follower, nil), "role"); got.Severity != doctor.Broken || !strings.Contains(got.Found, master.Addr()) {
 		t.Errorf("on a replica: %+v; want it broken", got)
 	}
 }
@@ -184,7 +185,7 @@ func TestDoctorLooksAtEveryMasterOfACluster(t *testing.T) {
 			continue
 		}
 		policies++
-		if bad := strings.Contains(f.Found, cluster.Addrs()[1]); bad != (f.Severity == semel.Broken) {
+		if bad := strings.Contains(f.Found, cluster.Addrs()[1]); bad != (f.Severity == doctor.Broken) {
 			t.Errorf("only the second node evicts: %+v", f)
 		}
 	}
@@ -192,11 +193,11 @@ func TestDoctorLooksAtEveryMasterOfACluster(t *testing.T) {
 		t.Errorf("%d findings about maxmemory-policy, for three masters: %+v", policies, findings)
 	}
 	for _, subject := range []string{"cluster_state", "cluster_slots"} {
-		if f := find(t, findings, subject); f.Severity != semel.Fine {
+		if f := find(t, findings, subject); f.Severity != doctor.Fine {
 			t.Errorf("a whole cluster: %+v", f)
 		}
 	}
-	if f := find(t, findings, "cluster-require-full-coverage"); f.Severity != semel.Notice || f.Found != "yes" {
+	if f := find(t, findings, "cluster-require-full-coverage"); f.Severity != doctor.Notice || f.Found != "yes" {
 		t.Errorf("full coverage: %+v", f)
 	}
 
@@ -210,7 +211,7 @@ func TestDoctorLooksAtEveryMasterOfACluster(t *testing.T) {
 		}
 		broken := map[string]bool{}
 		for _, f := range findings {
-			broken[f.Subject] = broken[f.Subject] || f.Severity == semel.Broken
+			broken[f.Subject] = broken[f.Subject] || f.Severity == doctor.Broken
 		}
 		return broken["cluster_state"] && broken["cluster_slots"] && broken["node"]
 	}, "the findings name the dead master and the state of the cluster")
@@ -260,11 +261,11 @@ func TestDocumentedACLPermissionsAreSufficientAndMinimal(t *testing.T) {
 		}
 	}
 	findings := examine(t, client, opts)
-	if f := find(t, findings, "permissions"); f.Severity != semel.Fine {
+	if f := find(t, findings, "permissions"); f.Severity != doctor.Fine {
 		t.Errorf("with %v: %+v", rules, f)
 	}
 	for _, subject := range []string{"appendfsync", "min-replicas-to-write", "set-max-intset-entries"} {
-		if f := find(t, findings, subject); f.Severity != semel.Notice || !strings.Contains(f.Found, "not checked") {
+		if f := find(t, findings, subject); f.Severity != doctor.Notice || !strings.Contains(f.Found, "not checked") {
 			t.Errorf("without CONFIG: %+v", f)
 		}
 	}
@@ -293,15 +294,15 @@ func TestDocumentedACLPermissionsAreSufficientAndMinimal(t *testing.T) {
 func TestDoctorNamesTheCommandsThatTheUserMayNotRun(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, nil)
-	look := func(rule string) semel.Finding {
+	look := func(rule string) doctor.Finding {
 		t.Helper()
 		do(t, server.Addr(), "ACL", "SETUSER", "u", "on", ">pw", "~*", "+@all", "-rpush", rule)
 		return find(t, examine(t, connect(t, "redis://u:pw@"+server.Addr(), nil), nil), "permissions")
 	}
-	if f := look("-sadd"); f.Severity != semel.Broken || f.Found != "the user may not run SADD, RPUSH" {
+	if f := look("-sadd"); f.Severity != doctor.Broken || f.Found != "the user may not run SADD, RPUSH" {
 		t.Errorf("without RPUSH and SADD: %+v", f)
 	}
-	if f := look("+sadd"); f.Severity != semel.Notice || f.Found != "all but RPUSH" {
+	if f := look("+sadd"); f.Severity != doctor.Notice || f.Found != "all but RPUSH" {
 		t.Errorf("without RPUSH, which is for the audit log: %+v", f)
 	}
 }
@@ -332,7 +333,7 @@ func everything(ctx context.Context, url string, opts *Options) error {
 		return err
 	}
 	for _, f := range findings {
-		if f.Subject == "permissions" && f.Severity != semel.Fine {
+		if f.Subject == "permissions" && f.Severity != doctor.Fine {
 			return fmt.Errorf("permissions: %s", f.Found)
 		}
 	}

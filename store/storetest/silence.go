@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 )
 
 // RunSilent checks a store whose server accepts connections and does not answer: it was
@@ -109,7 +110,7 @@ var silentCalls = map[string]func(semel.Store) error{
 		_, err := b.BindScope(context.Background(), "silent", "")
 		return err
 	}),
-	"ready": ability(func(r semel.Readier) error { return r.Ready(context.Background()) }),
+	"ready": ability(func(r doctor.Readier) error { return r.Ready(context.Background()) }),
 }
 
 var silentClaim = semel.ClaimRequest{Key: semel.Key{Scope: "silent", ID: "k"}, Owner: semel.Owner{Name: "silent", Nonce: 1}, Lease: time.Minute, Window: time.Hour}

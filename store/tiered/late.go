@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/filter"
 	"github.com/semel-dev/semel/internal/retry"
 )
 
@@ -114,12 +115,12 @@ func (c *LateCache) Purge(ctx context.Context) (n int64, err error) {
 
 // LateFilter is a filter whose server may be down when a stack starts. See
 // [LateCache].
-type LateFilter struct{ late[semel.KeyFilter] }
+type LateFilter struct{ late[filter.KeyFilter] }
 
-var _ semel.KeyFilter = (*LateFilter)(nil)
+var _ filter.KeyFilter = (*LateFilter)(nil)
 
 // OpenFilter opens a filter as [OpenCache] opens a cache.
-func OpenFilter(ctx context.Context, open OpenFunc[semel.KeyFilter]) (*LateFilter, error) {
+func OpenFilter(ctx context.Context, open OpenFunc[filter.KeyFilter]) (*LateFilter, error) {
 	f := &LateFilter{}
 	if err := f.begin(ctx, open); err != nil {
 		return nil, err
@@ -127,17 +128,17 @@ func OpenFilter(ctx context.Context, open OpenFunc[semel.KeyFilter]) (*LateFilte
 	return f, nil
 }
 
-// MayContain implements [semel.KeyFilter].
+// MayContain implements [filter.KeyFilter].
 func (f *LateFilter) MayContain(ctx context.Context, keys []semel.Key, maybe []bool) error {
-	return f.call(func(filter semel.KeyFilter) error { return filter.MayContain(ctx, keys, maybe) })
+	return f.call(func(filter filter.KeyFilter) error { return filter.MayContain(ctx, keys, maybe) })
 }
 
-// Add implements [semel.KeyFilter].
+// Add implements [filter.KeyFilter].
 func (f *LateFilter) Add(ctx context.Context, keys []semel.Key) error {
-	return f.call(func(filter semel.KeyFilter) error { return filter.Add(ctx, keys) })
+	return f.call(func(filter filter.KeyFilter) error { return filter.Add(ctx, keys) })
 }
 
-// Rate implements [semel.KeyFilter]. It is 1 until the filter is open: no key is
+// Rate implements [filter.KeyFilter]. It is 1 until the filter is open: no key is
 // certainly new.
 func (f *LateFilter) Rate() float64 {
 	if filter := f.opened.Load(); filter != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/filter"
 	"github.com/semel-dev/semel/store/tiered"
 )
 
@@ -117,7 +118,7 @@ func TestTieredStoreClosesWhileALateLayerIsBeingOpened(t *testing.T) {
 		server := newServer(t, errDown)
 		closed := 0
 		first := true
-		filter, err := tiered.OpenFilter(t.Context(), func(ctx context.Context) (semel.KeyFilter, func() error, error) {
+		filter, err := tiered.OpenFilter(t.Context(), func(ctx context.Context) (filter.KeyFilter, func() error, error) {
 			if first {
 				first = false
 				return nil, nil, errDown

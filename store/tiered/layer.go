@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/filter"
 )
 
 // layer is the runtime state of one layer above the durable store.
 type layer struct {
 	circuit
-	filter semel.KeyFilter
+	filter filter.KeyFilter
 	cache  cacheStore   // zero if the layer is a filter
 	purger semel.Purger // nil if the cache is not a Purger
 	traits semel.Traits

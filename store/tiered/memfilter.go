@@ -47,7 +47,7 @@ type FilterOptions struct {
 	Clock func() time.Time
 }
 
-// MemoryFilter is a [semel.KeyFilter] in the memory of this process: a rotating Bloom
+// MemoryFilter is a [filter.KeyFilter] in the memory of this process: a rotating Bloom
 // filter, in about 25 bits for each key of the window. It begins empty, so that
 // after a restart the first duplicate of each key goes to the durable store. It
 // is safe for concurrent use.
@@ -58,7 +58,7 @@ type MemoryFilter struct {
 	ids   *filter.Rotating
 }
 
-var _ semel.KeyFilter = (*MemoryFilter)(nil)
+var _ filter.KeyFilter = (*MemoryFilter)(nil)
 
 // NewMemoryFilter returns an empty filter. Nil opts select the defaults. One
 // error names all invalid options. It wraps ErrInvalidRequest.
@@ -86,7 +86,7 @@ func NewMemoryFilter(opts *FilterOptions) (*MemoryFilter, error) {
 	return &MemoryFilter{clock: clock.New(o.Clock, time.Time{}), alone: o.Alone, ids: ids}, nil
 }
 
-// MayContain implements semel.KeyFilter. It does not block.
+// MayContain implements filter.KeyFilter. It does not block.
 func (f *MemoryFilter) MayContain(_ context.Context, keys []semel.Key, maybe []bool) error {
 	var room [128]byte
 	if f.alone {
@@ -102,7 +102,7 @@ func (f *MemoryFilter) MayContain(_ context.Context, keys []semel.Key, maybe []b
 	return nil
 }
 
-// Add implements semel.KeyFilter. It does not block.
+// Add implements filter.KeyFilter. It does not block.
 func (f *MemoryFilter) Add(_ context.Context, keys []semel.Key) (refused error) {
 	var room [128]byte
 	f.mu.Lock()
@@ -120,7 +120,7 @@ func (f *MemoryFilter) Add(_ context.Context, keys []semel.Key) (refused error) 
 	return refused
 }
 
-// Rate implements semel.KeyFilter.
+// Rate implements filter.KeyFilter.
 func (f *MemoryFilter) Rate() float64 {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

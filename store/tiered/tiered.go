@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/filter"
 	"github.com/semel-dev/semel/internal/clock"
 	"github.com/semel-dev/semel/internal/invalid"
 )
@@ -75,7 +76,7 @@ type Layer struct {
 	// durable store must be added to it: all writers share the filter, or this
 	// process is the only writer. Otherwise the stack skips cache reads for keys
 	// that the caches have. Nothing worse happens.
-	Filter semel.KeyFilter
+	Filter filter.KeyFilter
 	// Cache keeps copies of done keys. It must have Look of [semel.Inspector] and
 	// Remove of [semel.Resolver]. Nobody but stacks above the same durable store may
 	// claim in it.

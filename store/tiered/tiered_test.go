@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/store/memstore"
 	"github.com/semel-dev/semel/store/tiered"
 )
@@ -348,7 +349,7 @@ func TestTieredStoreHasTheOptionalInterfacesOfItsDurableStore(t *testing.T) {
 		t.Error("the resolver of the stack is not the stack")
 	}
 	if _, ok := semel.As[interface {
-		Examine(ctx context.Context) ([]semel.Finding, error)
+		Examine(ctx context.Context) ([]doctor.Finding, error)
 	}](b.Store); ok {
 		t.Error("the durable store has no doctor and the stack has one")
 	}

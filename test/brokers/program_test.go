@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/cli"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
@@ -159,7 +160,7 @@ func (k sourceKind) Open(ctx context.Context, env *config.Env) (pipeline.Source,
 type brokerSource interface {
 	pipeline.Source
 	pipeline.Waiter
-	semel.Readier
+	doctor.Readier
 }
 
 type source struct {
@@ -233,9 +234,9 @@ func (s sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	s.doom.reach(delivered, 1)
 }
 
-// Ready implements semel.Readier.
+// Ready implements doctor.Readier.
 func (s sink) Ready(ctx context.Context) error {
-	if ready, ok := s.Sink.(semel.Readier); ok {
+	if ready, ok := s.Sink.(doctor.Readier); ok {
 		return ready.Ready(ctx)
 	}
 	return nil

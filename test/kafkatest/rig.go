@@ -26,6 +26,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -633,9 +634,9 @@ func (b *Rig) Hide(topic string, err *kerr.Error, times int) {
 }
 
 // Found returns findings as lines: severity, subject, finding.
-func Found(findings []semel.Finding) (lines []string) {
+func Found(findings []doctor.Finding) (lines []string) {
 	for _, f := range findings {
-		if (f.Severity == semel.Fine) != (f.Cost == "" && f.Remedy == "") && f.Severity != semel.Notice {
+		if (f.Severity == doctor.Fine) != (f.Cost == "" && f.Remedy == "") && f.Severity != doctor.Notice {
 			lines = append(lines, "half a finding: "+f.Subject)
 		}
 		lines = append(lines, fmt.Sprintf("%s %s: %s", f.Severity, f.Subject, f.Found))

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -227,8 +228,8 @@ func TestLagsOfPartitionsAreAdded(t *testing.T) {
 
 func TestFindingsAreListedAsLines(t *testing.T) {
 	t.Parallel()
-	lines := Found([]semel.Finding{
-		{Severity: semel.Fine, Subject: "a", Found: "x"}, {Severity: semel.Warning, Subject: "b", Found: "y", Cost: "c", Remedy: "r"}, {Severity: semel.Broken, Subject: "c", Found: "z"},
+	lines := Found([]doctor.Finding{
+		{Severity: doctor.Fine, Subject: "a", Found: "x"}, {Severity: doctor.Warning, Subject: "b", Found: "y", Cost: "c", Remedy: "r"}, {Severity: doctor.Broken, Subject: "c", Found: "z"},
 	})
 	if want := []string{"fine a: x", "warning b: y", "half a finding: c", "broken c: z"}; !slices.Equal(lines, want) {
 		t.Errorf("%q, want %q", lines, want)

@@ -15,11 +15,11 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/clock"
 	"github.com/semel-dev/semel/internal/coarse"
 	"github.com/semel-dev/semel/internal/diagnose"
@@ -28,7 +28,7 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-var _ semel.Readier = (*Transactor)(nil)
+var _ doctor.Readier = (*Transactor)(nil)
 
 // NewTransactor returns a Transactor. It connects in Run. The error names all invalid
 // options and wraps semel.ErrInvalidRequest.
@@ -293,7 +293,7 @@ func (t *Transactor) openTables() error {
 	return err
 }
 
-// Ready implements semel.Readier. It returns nil or the reason why the Transactor does not work.
+// Ready implements doctor.Readier. It returns nil or the reason why the Transactor does not work.
 // Run has not started, a topic is missing, no broker answers, or a member has not worked since an
 // error. Or a transaction without an end holds up a partition, a right is missing on a topic with
 // keys or windows (looked for every 10 seconds), or the Transactor stalls (see

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
@@ -54,7 +54,7 @@ A variable that is not set is an error. With --no-env it stands for itself, and 
 field that has it is not checked. --env-file names a file with variables.`,
 		Args: term.Arguments(1, -1, term.MissingFile, ""),
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
-			count := map[semel.Severity]int{}
+			count := map[doctor.Severity]int{}
 			var invalid []schema.Problem
 			for _, name := range args {
 				conf, problems := open.Check(a, name, &wrong)
@@ -75,8 +75,8 @@ field that has it is not checked. --env-file names a file with variables.`,
 			if err := refuse(a, wrong, invalid); err != nil {
 				return err
 			}
-			a.Note("%s: %d to note, %d with a warning, %d broken", term.Plural(len(args), "file"), count[semel.Notice], count[semel.Warning], count[semel.Broken])
-			if count[semel.Warning]+count[semel.Broken] > 0 {
+			a.Note("%s: %d to note, %d with a warning, %d broken", term.Plural(len(args), "file"), count[doctor.Notice], count[doctor.Warning], count[doctor.Broken])
+			if count[doctor.Warning]+count[doctor.Broken] > 0 {
 				return term.ErrFound
 			}
 			return nil
@@ -116,7 +116,7 @@ func scopesIn(ctx context.Context, a *term.App, name string, conf *config.File) 
 		if decider := conf.Decider(p.Store.Name); decider == nil || decider.Spec.About().Directory == "" {
 			continue
 		}
-		if found, err := open.ForeignScope(ctx, a, name, conf, p); err == nil && len(found) > 0 && found[0].Severity == semel.Broken {
+		if found, err := open.ForeignScope(ctx, a, name, conf, p); err == nil && len(found) > 0 && found[0].Severity == doctor.Broken {
 			all = append(all, found...)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
@@ -139,7 +139,7 @@ func (e *examinable) reports(ctx context.Context, a *term.App, file string) iter
 // examine prints all reports. If something cannot be checked, it continues with the rest.
 func (e *examinable) examine(ctx context.Context, a *term.App, file string) error {
 	var failures []error
-	count := map[semel.Severity]int{}
+	count := map[doctor.Severity]int{}
 	for report := range e.reports(ctx, a, file) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -162,11 +162,11 @@ func (e *examinable) examine(ctx context.Context, a *term.App, file string) erro
 		what = append(what, "the proxy")
 	}
 	a.Note("%s: %d fine, %d to note, %d with a warning, %d broken", strings.Join(what, " and "),
-		count[semel.Fine], count[semel.Notice], count[semel.Warning], count[semel.Broken])
+		count[doctor.Fine], count[doctor.Notice], count[doctor.Warning], count[doctor.Broken])
 	switch {
 	case len(failures) > 0:
 		return errors.Join(failures...)
-	case count[semel.Warning]+count[semel.Broken] > 0:
+	case count[doctor.Warning]+count[doctor.Broken] > 0:
 		return term.ErrFound
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 )
@@ -16,7 +17,7 @@ func ExamineScope(ctx context.Context, a *term.App, file string, x *config.Exami
 	found, err := ForeignScope(ctx, a, file, x.File, x.Pipeline)
 	for _, f := range found {
 		x.Note(f.Severity, "key.scope", f.Found, f.Cost, f.Remedy)
-		foreign = f.Severity == semel.Broken
+		foreign = f.Severity == doctor.Broken
 	}
 	x.Fail("", err)
 	return foreign
@@ -45,7 +46,7 @@ func ForeignScope(ctx context.Context, a *term.App, file string, conf *config.Fi
 		return []config.Finding{conf.ForeignScope(p, foreign)}, nil
 	}
 	if used, ok := errors.AsType[*InUseError](err); ok {
-		finding.Severity, finding.Pipeline, finding.Found = semel.Notice, p.Name, "not checked: "+used.Error()
+		finding.Severity, finding.Pipeline, finding.Found = doctor.Notice, p.Name, "not checked: "+used.Error()
 		return []config.Finding{finding}, nil
 	}
 	if err != nil {

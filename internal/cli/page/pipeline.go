@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/facts"
@@ -88,7 +88,7 @@ func pipelinePage(v *visit) error {
 	if v.who.Role > admin.Nobody {
 		d.Settings = settings(v.Conf, spec)
 		for _, x := range v.Conf.Lint() {
-			if x.Pipeline == spec.Name && x.Severity >= semel.Notice {
+			if x.Pipeline == spec.Name && x.Severity >= doctor.Notice {
 				d.Findings = append(d.Findings, findingOf(v, x.Finding))
 			}
 		}
@@ -97,7 +97,7 @@ func pipelinePage(v *visit) error {
 }
 
 // findingOf returns a finding for people.
-func findingOf(v *visit, f semel.Finding) finding {
+func findingOf(v *visit, f doctor.Finding) finding {
 	plain := func(text string) string { return v.App.Redact(term.PlainText(term.JoinLines(text))) }
 	return finding{f.Severity.String(), plain(f.Subject), plain(f.Found), plain(f.Cost), plain(f.Remedy)}
 }

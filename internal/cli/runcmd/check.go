@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
@@ -89,10 +89,10 @@ func (c *check) add(l checkLine) {
 }
 
 // addFindings adds the findings that are not fine, or one line if none exists.
-func (c *check) addFindings(stage, what string, findings []semel.Finding) {
+func (c *check) addFindings(stage, what string, findings []doctor.Finding) {
 	fine, said := 0, false
 	for _, f := range findings {
-		if f.Severity == semel.Fine {
+		if f.Severity == doctor.Fine {
 			fine++
 			continue
 		}
@@ -100,7 +100,7 @@ func (c *check) addFindings(stage, what string, findings []semel.Finding) {
 		c.add(checkLine{stage, what, f.Severity.String(), f.Subject, f.Found, f.Cost, f.Remedy})
 	}
 	if !said && len(findings) > 0 {
-		c.add(checkLine{Stage: stage, What: what, Status: semel.Fine.String(), Found: term.Plural(fine, "check")})
+		c.add(checkLine{Stage: stage, What: what, Status: doctor.Fine.String(), Found: term.Plural(fine, "check")})
 	}
 }
 
@@ -110,14 +110,14 @@ func (c *check) lint() {
 	for _, p := range c.chosen {
 		of[p.Name] = true
 	}
-	var findings []semel.Finding
+	var findings []doctor.Finding
 	for _, f := range c.conf.Lint() {
 		if of[f.Pipeline] {
 			findings = append(findings, f.Finding)
 		}
 	}
 	if findings == nil {
-		c.add(checkLine{Stage: "lint", What: filepath.Base(c.name), Status: semel.Fine.String(), Found: "no findings"})
+		c.add(checkLine{Stage: "lint", What: filepath.Base(c.name), Status: doctor.Fine.String(), Found: "no findings"})
 	}
 	c.addFindings("lint", filepath.Base(c.name), findings)
 }
@@ -156,9 +156,9 @@ func (c *check) tables(ctx context.Context, name string, database config.Databas
 			all++
 		}
 	}
-	line.Status, line.Found = semel.Fine.String(), fmt.Sprintf("%d of %s applied", all-missing, term.Plural(all, "step"))
+	line.Status, line.Found = doctor.Fine.String(), fmt.Sprintf("%d of %s applied", all-missing, term.Plural(all, "step"))
 	if missing > 0 {
-		line.Status, line.Cost = semel.Broken.String(), "the store cannot be opened"
+		line.Status, line.Cost = doctor.Broken.String(), "the store cannot be opened"
 		line.Remedy = "semel migrate up --config " + c.name + " --store-name " + name
 		c.bad[name] = "its tables are missing"
 	}
@@ -209,7 +209,7 @@ func (c *check) sample(ctx context.Context, p *config.Pipeline) {
 		line.Status, line.Found = notChecked, err.Error()
 	default:
 		line.Status, line.Found = severity.String(), counts
-		if severity != semel.Fine {
+		if severity != doctor.Fine {
 			line.Remedy = "semel dry-run " + c.name + " " + p.Name
 		}
 	}
@@ -222,9 +222,9 @@ func (c *check) finish() error {
 	if err := c.print(); err != nil {
 		return err
 	}
-	warnings, broken := c.count[semel.Warning.String()], c.count[semel.Broken.String()]
+	warnings, broken := c.count[doctor.Warning.String()], c.count[doctor.Broken.String()]
 	c.Note("%d fine, %d to note, %d with a warning, %d broken, %d skipped, %d not checked",
-		c.count[semel.Fine.String()], c.count[semel.Notice.String()], warnings, broken, c.count[skipped], c.count[notChecked])
+		c.count[doctor.Fine.String()], c.count[doctor.Notice.String()], warnings, broken, c.count[skipped], c.count[notChecked])
 	switch {
 	case c.count[notChecked] > 0:
 		return fmt.Errorf("%s: %s: fix what the table says, and run this command again", c.name, term.Plural(c.count[notChecked], "check")+" could not be made")

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
@@ -315,7 +316,7 @@ func untilWords(ended string) string {
 // Sample decides the first messages of a pipeline as dry-run does, at most limit of them
 // and for at most period. It returns how much attention the result needs, and how many
 // messages would get each outcome.
-func Sample(ctx context.Context, a *term.App, file string, conf *config.File, p *config.Pipeline, limit int64, period time.Duration) (severity semel.Severity, counts string, err error) {
+func Sample(ctx context.Context, a *term.App, file string, conf *config.File, p *config.Pipeline, limit int64, period time.Duration) (severity doctor.Severity, counts string, err error) {
 	d := &dryRun{App: a, conf: conf, spec: p, limit: limit, period: period}
 	if err := d.do(ctx, file); err != nil {
 		return 0, "", err
@@ -325,14 +326,14 @@ func Sample(ctx context.Context, a *term.App, file string, conf *config.File, p 
 
 // verdict returns the severity of a forecast. A message that was seen before is what
 // Semel is for. Any other that would not be processed deserves a look.
-func (d *dryRun) verdict() semel.Severity {
+func (d *dryRun) verdict() doctor.Severity {
 	seen := d.count[dryDuplicate]
 	delete(d.count, dryDuplicate)
 	defer func() { d.count[dryDuplicate] = seen }()
 	if d.found() {
-		return semel.Warning
+		return doctor.Warning
 	}
-	return semel.Fine
+	return doctor.Fine
 }
 
 // inWords returns the counts of a forecast.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/open"
@@ -214,7 +215,7 @@ func (u *ui) storeStatus(ctx context.Context, name string) admin.StoreStatus {
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusFor)
 	defer cancel()
-	if ready, ok := semel.As[semel.Readier](store); ok {
+	if ready, ok := semel.As[doctor.Readier](store); ok {
 		if err := ready.Ready(ctx); err != nil {
 			return fail(u.conf.AdviseStores(u.conf.Stack(name), err))
 		}

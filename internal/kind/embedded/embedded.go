@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
@@ -68,7 +69,7 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	}
 	path := l.At("store")
 	if s.Fsync != "always" {
-		l.Add(semel.Warning, config.Repeat, path, of.Name+" has fsync: "+s.Fsync, "a power loss forgets the keys since the last sync, and repeated messages have their effect again", "write fsync: always")
+		l.Add(doctor.Warning, config.Repeat, path, of.Name+" has fsync: "+s.Fsync, "a power loss forgets the keys since the last sync, and repeated messages have their effect again", "write fsync: always")
 	}
 	if _, shared := l.Pipeline.Source.(config.Topics); shared {
 		l.Notice(path, of.Name+" is embedded", "only one process can open it: a second member of the group would have its own keys, and not know those of a partition that it takes over", "nothing for one process; use redis or postgres for several")
@@ -94,9 +95,9 @@ func (s *Store) Open(_ context.Context, env *config.StoreEnv) (semel.Store, erro
 func (s *Store) Examine(_ context.Context, x *config.Examination) {
 	switch s.Fsync {
 	case "always":
-		x.Note(semel.Fine, "fsync", s.Fsync, "", "")
+		x.Note(doctor.Fine, "fsync", s.Fsync, "", "")
 	default:
-		x.Note(semel.Warning, "fsync", s.Fsync, "a power loss forgets the keys since the last sync, and repeated messages have their effect again", "write fsync: always")
+		x.Note(doctor.Warning, "fsync", s.Fsync, "a power loss forgets the keys since the last sync, and repeated messages have their effect again", "write fsync: always")
 	}
 	x.Fail("", s.examine(x))
 }
@@ -110,19 +111,19 @@ func (s *Store) examine(x *config.Examination) error {
 		if err := logstore.CheckNew(s.Path); err != nil {
 			return err
 		}
-		x.Note(semel.Notice, "directory", s.Path+" holds no store yet", "", "nothing: the first run creates it")
+		x.Note(doctor.Notice, "directory", s.Path+" holds no store yet", "", "nothing: the first run creates it")
 		return nil
 	}
 	x.Space("directory", s.Path)
 	store, err := logstore.Open(s.Path, &logstore.Options{KeepIDs: x.File.KeepsIDs(s, s.KeepIDs), MaxResult: config.MaxResult})
 	if holder, ok := diagnose.Holder(err); ok {
-		x.Note(semel.Notice, "directory", "in use by "+holder, "", "nothing: doctor did not open it")
+		x.Note(doctor.Notice, "directory", "in use by "+holder, "", "nothing: doctor did not open it")
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	x.Note(semel.Fine, "directory", "every record of "+s.Path+" was read", "", "")
+	x.Note(doctor.Fine, "directory", "every record of "+s.Path+" was read", "", "")
 	return store.Close()
 }
 

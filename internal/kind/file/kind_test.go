@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/file"
@@ -46,7 +47,7 @@ pipelines:
 		f.Pipelines[0].Source.Examine(t.Context(), x)
 		broken := ""
 		for _, finding := range x.Findings {
-			if finding.Severity == semel.Broken {
+			if finding.Severity == doctor.Broken {
 				broken += finding.Found
 			}
 		}

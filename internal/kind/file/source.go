@@ -15,6 +15,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/file"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
@@ -107,18 +108,18 @@ func (s *Source) Lint(l *config.Linter) {
 		l.Notice(l.At("window"), schema.Duration(l.Pipeline.Window), "the window counts by the clock of the run, not by a time in the lines: all lines of an old file are within it", "nothing if that is meant")
 	}
 	if s.From == "end" {
-		l.Add(semel.Warning, config.Loss, l.At("source.file.from"), "end", "the lines that a new file already has are never read", "write from: beginning")
+		l.Add(doctor.Warning, config.Loss, l.At("source.file.from"), "end", "the lines that a new file already has are never read", "write from: beginning")
 	}
 	for _, path := range s.Paths {
 		if format := ofLines(path); s.Format == "lines" && format != "" && readsJSON(l.Pipeline) {
-			l.Add(semel.Warning, config.NoRisk, l.At("source.file.paths"), path+" looks like "+format, "a line must be a JSON document: every other line is parked as invalid JSON", remedyOf(format))
+			l.Add(doctor.Warning, config.NoRisk, l.At("source.file.paths"), path+" looks like "+format, "a line must be a JSON document: every other line is parked as invalid JSON", remedyOf(format))
 		}
 	}
 	if sink, ok := l.Pipeline.Sink.(*Sink); ok && slices.ContainsFunc(s.Paths, func(glob string) bool {
 		matched, err := filepath.Match(filepath.Clean(glob), filepath.Clean(sink.Path))
 		return matched && err == nil
 	}) {
-		l.Add(semel.Broken, config.NoRisk, l.At("sink.file.path"), sink.Path+" is one of the source's files", "the pipeline reads what it writes", "use a path that no pattern of the source matches")
+		l.Add(doctor.Broken, config.NoRisk, l.At("sink.file.path"), sink.Path+" is one of the source's files", "the pipeline reads what it writes", "use a path that no pattern of the source matches")
 	}
 }
 
@@ -181,7 +182,7 @@ func (s *Source) firstRecord(ctx context.Context, x *config.Examination) {
 	}
 	err := s.Sample(ctx, x.Pipeline, func(*semel.Message) bool { return false })
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		x.Note(semel.Broken, "source.file.format", strings.TrimPrefix(err.Error(), "file: "), "the pipeline ends when it reads that", "correct the file, or write another format")
+		x.Note(doctor.Broken, "source.file.format", strings.TrimPrefix(err.Error(), "file: "), "the pipeline ends when it reads that", "correct the file, or write another format")
 	}
 }
 
@@ -202,18 +203,18 @@ func (s *Source) filesToRead(x *config.Examination) {
 			file, err := os.Open(name)
 			if err != nil {
 				unread++
-				x.Note(semel.Broken, "source.file.paths", err.Error(), "its lines are not read", "give the program read access")
+				x.Note(doctor.Broken, "source.file.paths", err.Error(), "its lines are not read", "give the program read access")
 				continue
 			}
 			_ = file.Close() // nothing was read or written
 		}
 		switch {
 		case len(names) == 0 && s.Follow:
-			x.Note(semel.Notice, "source.file.paths", pattern+" matches no file yet", "", "nothing if a file will appear")
+			x.Note(doctor.Notice, "source.file.paths", pattern+" matches no file yet", "", "nothing if a file will appear")
 		case len(names) == 0:
-			x.Note(semel.Broken, "source.file.paths", pattern+" matches no file", "the pipeline does not start", "correct the path, or write follow: true")
+			x.Note(doctor.Broken, "source.file.paths", pattern+" matches no file", "the pipeline does not start", "correct the path, or write follow: true")
 		case unread == 0:
-			x.Note(semel.Fine, "source.file.paths", fmt.Sprintf("%s: %d to read", pattern, len(names)), "", "")
+			x.Note(doctor.Fine, "source.file.paths", fmt.Sprintf("%s: %d to read", pattern, len(names)), "", "")
 		}
 	}
 }

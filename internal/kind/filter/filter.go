@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
+	"github.com/semel-dev/semel/filter"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/redis"
 	"github.com/semel-dev/semel/internal/schema"
@@ -79,9 +81,9 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 		s.lintAlone(l, of)
 	}
 	if window := l.Pipeline.Window; s.Window < window {
-		risk, severity, cost := config.NoRisk, semel.Notice, "the filter forgets keys that the store below still has: it then saves no work"
+		risk, severity, cost := config.NoRisk, doctor.Notice, "the filter forgets keys that the store below still has: it then saves no work"
 		if l.Mode == config.Lossy {
-			risk, severity, cost = config.Repeat, semel.Warning, "the filter forgets a key earlier, and its message has its effect again"
+			risk, severity, cost = config.Repeat, doctor.Warning, "the filter forgets a key earlier, and its message has its effect again"
 		}
 		l.Add(severity, risk, l.At("window"), fmt.Sprintf("%s, and that of %s is %s", schema.Duration(window), of.Name, schema.Duration(s.Window)), cost, "use the same window in both")
 	}
@@ -89,18 +91,18 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 
 // lintAlone checks a filter that decides alone.
 func (s *Store) lintAlone(l *config.Linter, of *config.Store) {
-	severity, found := semel.Warning, fmt.Sprintf("%s is a filter with rate %g", of.Name, s.Rate)
+	severity, found := doctor.Warning, fmt.Sprintf("%s is a filter with rate %g", of.Name, s.Rate)
 	remedy := "use an exact store, unless you accept this loss"
 	if !l.Pipeline.Lossy {
-		severity, found = semel.Broken, found+", and lossy is not set"
+		severity, found = doctor.Broken, found+", and lossy is not set"
 		remedy = "use an exact store, or write lossy: true if you accept this loss"
 	}
 	l.Deciding(severity, config.Loss, l.At("store"), found, fmt.Sprintf("about %g of the new messages are dropped", s.Rate), remedy)
 	if l.Pipeline.OnLeaseExpired == "hold" {
-		l.Add(semel.Broken, config.Repeat, l.At("on_lease_expired"), "hold, in a filter", "a filter keeps no claims", "use an exact store")
+		l.Add(doctor.Broken, config.Repeat, l.At("on_lease_expired"), "hold, in a filter", "a filter keeps no claims", "use an exact store")
 	}
 	if s.Redis.Name == "" {
-		l.Add(semel.Warning, config.Repeat, l.At("store"), of.Name+" is in memory", "every key is lost when the process ends", "set redis to a store, whose server then holds the filter")
+		l.Add(doctor.Warning, config.Repeat, l.At("store"), of.Name+" is in memory", "every key is lost when the process ends", "set redis to a store, whose server then holds the filter")
 	}
 }
 
@@ -120,7 +122,7 @@ func (s *Store) OpenLayer(ctx context.Context, env *config.StoreEnv) (layer tier
 	if err != nil {
 		return layer, err
 	}
-	filter, err := tiered.OpenFilter(ctx, func(ctx context.Context) (semel.KeyFilter, func() error, error) {
+	filter, err := tiered.OpenFilter(ctx, func(ctx context.Context) (filter.KeyFilter, func() error, error) {
 		return s.inRedis(ctx, env.Name, server)
 	})
 	if err != nil {
@@ -132,7 +134,7 @@ func (s *Store) OpenLayer(ctx context.Context, env *config.StoreEnv) (layer tier
 }
 
 // OpenFilter implements config.FilterStore for a filter that decides alone.
-func (s *Store) OpenFilter(ctx context.Context, env *config.StoreEnv) (semel.KeyFilter, error) {
+func (s *Store) OpenFilter(ctx context.Context, env *config.StoreEnv) (filter.KeyFilter, error) {
 	if s.Redis.Name == "" {
 		return s.inMemory(true)
 	}
@@ -148,11 +150,11 @@ func (s *Store) OpenFilter(ctx context.Context, env *config.StoreEnv) (semel.Key
 	return filter, nil
 }
 
-func (s *Store) inMemory(alone bool) (semel.KeyFilter, error) {
+func (s *Store) inMemory(alone bool) (filter.KeyFilter, error) {
 	return tiered.NewMemoryFilter(&tiered.FilterOptions{Window: s.Window, Capacity: int(s.Expect), ErrorRate: s.Rate, Alone: alone})
 }
 
-func (s *Store) inRedis(ctx context.Context, name string, server *redis.Store) (semel.KeyFilter, func() error, error) {
+func (s *Store) inRedis(ctx context.Context, name string, server *redis.Store) (filter.KeyFilter, func() error, error) {
 	client, err := server.Connect(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -199,9 +201,9 @@ func (s *Store) Examine(ctx context.Context, x *config.Examination) {
 		if p.Store.Name != x.Store.Name {
 			continue
 		}
-		severity, remedy := semel.Warning, "use an exact store, unless you accept this loss"
+		severity, remedy := doctor.Warning, "use an exact store, unless you accept this loss"
 		if !p.Lossy {
-			severity, remedy = semel.Broken, "use an exact store, or write lossy: true if you accept this loss"
+			severity, remedy = doctor.Broken, "use an exact store, or write lossy: true if you accept this loss"
 		}
 		x.Note(severity, "pipelines."+p.Name, "the filter decides alone", fmt.Sprintf("about %g of the new messages are dropped", s.Rate), remedy)
 	}
@@ -211,7 +213,7 @@ func (s *Store) examine(ctx context.Context, x *config.Examination) error {
 	if s.Redis.Name == "" {
 		_, err := s.inMemory(false)
 		if err == nil {
-			x.Note(semel.Fine, "rate", fmt.Sprintf("%g", s.Rate), "", "")
+			x.Note(doctor.Fine, "rate", fmt.Sprintf("%g", s.Rate), "", "")
 		}
 		return err
 	}

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/httpsrc"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
@@ -142,10 +142,10 @@ func (s *Source) Lint(l *config.Linter) {
 		lintUnverified(l)
 	}
 	if s.Verify == nil && s.Token.IsZero() && (s.TLS == nil || s.TLS.ClientCA == "") && !config.IsLoopback(config.HostOf(s.Listen)) {
-		l.Add(semel.Warning, config.NoRisk, l.At("source.http.listen"), s.Listen+", which other machines can reach, without token", "anyone who can connect can send messages", "set verify or token, or tls with client_ca; or listen on a loopback address")
+		l.Add(doctor.Warning, config.NoRisk, l.At("source.http.listen"), s.Listen+", which other machines can reach, without token", "anyone who can connect can send messages", "set verify or token, or tls with client_ca; or listen on a loopback address")
 	}
 	if s.TLS == nil && !s.Token.IsZero() && !config.IsLoopback(config.HostOf(s.Listen)) {
-		l.Add(semel.Warning, config.NoRisk, l.At("source.http.token"), "a token without tls", "it is sent in clear text", "set tls: { certificate, key }, or use a proxy with TLS")
+		l.Add(doctor.Warning, config.NoRisk, l.At("source.http.token"), "a token without tls", "it is sent in clear text", "set tls: { certificate, key }, or use a proxy with TLS")
 	}
 	if answer := l.Pipeline.Sink.About().Answer; s.Wait < answer {
 		l.Notice(l.At("source.http.wait"), schema.Duration(s.Wait)+", but one request of the sink may take "+schema.Duration(answer),
@@ -182,9 +182,9 @@ func (s *Source) Examine(ctx context.Context, x *config.Examination) {
 	}
 	listener, err := net.Listen("tcp", s.Listen)
 	if err != nil {
-		x.Note(semel.Notice, "source.http.listen", err.Error(), "", "nothing if the pipeline is running; otherwise use another address")
+		x.Note(doctor.Notice, "source.http.listen", err.Error(), "", "nothing if the pipeline is running; otherwise use another address")
 		return
 	}
 	_ = listener.Close() // no client has connected
-	x.Note(semel.Fine, "source.http.listen", s.Listen+" is free", "", "")
+	x.Note(doctor.Fine, "source.http.listen", s.Listen+" is free", "", "")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/httpsrc"
 	"github.com/semel-dev/semel/broker/httpsrc/provider"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
@@ -218,7 +219,7 @@ func (s *signed) lint(l *config.Linter) {
 		l.Notice(given, schema.Duration(s.Tolerance), "it has no effect: the signature has no time", "leave it out")
 	}
 	if on := l.Pipeline.OnMismatch; s.Varies && on != "ignore" {
-		l.Add(semel.Warning, config.NoRisk, l.At("on_mismatch"), on, s.Title+" changes the content from attempt to attempt, so a repeated event counts as another one with its key", "leave on_mismatch out")
+		l.Add(doctor.Warning, config.NoRisk, l.At("on_mismatch"), on, s.Title+" changes the content from attempt to attempt, so a repeated event counts as another one with its key", "leave on_mismatch out")
 	}
 	if s.Timed() {
 		lintTolerance(l, s.Tolerance)
@@ -233,7 +234,7 @@ func (s *signed) examine(_ context.Context, x *config.Examination) {
 	subject := "source.http.verify." + cmp.Or(s.Name, "hmac")
 	for i, secret := range s.Secrets {
 		if !strings.HasPrefix(secret.Reveal(), s.SecretsBegin) {
-			x.Note(semel.Warning, fmt.Sprintf("%s.secrets[%d]", subject, i), "the secret does not begin with "+s.SecretsBegin+", as those of "+s.Title+" do", "requests that "+s.Title+" signs get a 401", "copy the signing secret of the endpoint; an API key signs nothing")
+			x.Note(doctor.Warning, fmt.Sprintf("%s.secrets[%d]", subject, i), "the secret does not begin with "+s.SecretsBegin+", as those of "+s.Title+" do", "requests that "+s.Title+" signs get a 401", "copy the signing secret of the endpoint; an API key signs nothing")
 			return
 		}
 	}
@@ -241,13 +242,13 @@ func (s *signed) examine(_ context.Context, x *config.Examination) {
 	if len(s.Secrets) > 1 {
 		by = fmt.Sprintf("one of %d secrets", len(s.Secrets))
 	}
-	x.Note(semel.Fine, subject, "a request needs a signature by "+by, "", "")
+	x.Note(doctor.Fine, subject, "a request needs a signature by "+by, "", "")
 }
 
 // lintTolerance compares how long a request is accepted with how long its key is remembered.
 func lintTolerance(l *config.Linter, tolerance time.Duration) {
 	if l.Pipeline.Window < 2*tolerance {
-		l.Add(semel.Warning, config.Repeat, l.At("window"), schema.Duration(l.Pipeline.Window)+", but a request is accepted for "+schema.Duration(2*tolerance)+" (tolerance before and after now)",
+		l.Add(doctor.Warning, config.Repeat, l.At("window"), schema.Duration(l.Pipeline.Window)+", but a request is accepted for "+schema.Duration(2*tolerance)+" (tolerance before and after now)",
 			"someone who has a request can send it again after its key was forgotten", "write window: "+schema.Duration(2*tolerance)+" or more, or a shorter tolerance")
 	}
 }
@@ -329,11 +330,11 @@ func (s *sns) lint(l *config.Linter) {
 	path := l.At("source.http.verify.sns")
 	lintUncovered(l, s.key(), func(string) bool { return false })
 	if s.Topics == nil {
-		l.Add(semel.Warning, config.NoRisk, path, "no topics", "anyone with an account at Amazon can send messages from a topic of their own, signed by SNS", "set topics to the ARNs of your topics")
+		l.Add(doctor.Warning, config.NoRisk, path, "no topics", "anyone with an account at Amazon can send messages from a topic of their own, signed by SNS", "set topics to the ARNs of your topics")
 	}
 	for _, host := range s.Hosts {
 		if plain, ok := strings.CutPrefix(host, "http://"); ok && !config.IsLoopback(config.HostOf(plain)) && !config.IsLoopback(plain) {
-			l.Add(semel.Warning, config.NoRisk, path+".hosts", host, "an attacker on the way can replace the certificate, and sign messages", "leave http:// out")
+			l.Add(doctor.Warning, config.NoRisk, path+".hosts", host, "an attacker on the way can replace the certificate, and sign messages", "leave http:// out")
 		}
 	}
 	lintTolerance(l, s.Tolerance)
@@ -351,7 +352,7 @@ func lintUncovered(l *config.Linter, documented *key.Rule, covers func(header st
 	}
 	for _, header := range headersOf(rule) {
 		if !covers(header) {
-			l.Add(semel.Warning, config.Repeat, l.At("key.id"), "header:"+header+", which the signature does not cover", "a person who has a whole request can send it again under another key, and it takes effect again", "use a value of the body, such as .id, or let hmac cover the header")
+			l.Add(doctor.Warning, config.Repeat, l.At("key.id"), "header:"+header+", which the signature does not cover", "a person who has a whole request can send it again under another key, and it takes effect again", "use a value of the body, such as .id, or let hmac cover the header")
 		}
 	}
 }
@@ -394,11 +395,11 @@ func (s *sns) examine(ctx context.Context, x *config.Examination) {
 		conn, err := (&net.Dialer{}).DialContext(connecting, "tcp", address)
 		cancel()
 		if err != nil {
-			x.Note(semel.Warning, subject, host+" cannot be reached: "+x.File.Redact(err.Error()), "requests of SNS get a 503, because their certificate cannot be fetched", "let this machine connect to "+address)
+			x.Note(doctor.Warning, subject, host+" cannot be reached: "+x.File.Redact(err.Error()), "requests of SNS get a 503, because their certificate cannot be fetched", "let this machine connect to "+address)
 			continue
 		}
 		_ = conn.Close() // nothing was sent
-		x.Note(semel.Fine, subject, host+" accepts connections", "", "")
+		x.Note(doctor.Fine, subject, host+" accepts connections", "", "")
 	}
 }
 

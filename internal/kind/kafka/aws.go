@@ -20,7 +20,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/twmb/franz-go/pkg/sasl"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/bearer"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
@@ -198,13 +198,13 @@ const inPolicy = "allow it in the policy of the role or user: docs/guides/kafka-
 func (a *AWS) examine(ctx context.Context, x *config.Examination) bool {
 	creds, found, err := a.credentials(ctx)
 	if none, ok := errors.AsType[*bearer.Error](err); ok {
-		x.Note(semel.Broken, "AWS credentials", x.File.Redact(none.Cause), "no broker lets the pipeline in", none.Remedy)
+		x.Note(doctor.Broken, "AWS credentials", x.File.Redact(none.Cause), "no broker lets the pipeline in", none.Remedy)
 		return false
 	}
 	said := "from " + cmp.Or(creds.Source, "the AWS configuration") + ", region " + cmp.Or(a.Region, found.Region, "that of the brokers")
 	if creds.CanExpire {
 		said += ", renewed at " + creds.Expires.UTC().Format(time.RFC3339)
 	}
-	x.Note(semel.Fine, "AWS credentials", said, "", "")
+	x.Note(doctor.Fine, "AWS credentials", said, "", "")
 	return true
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 )
 
@@ -50,9 +51,9 @@ func (s *Source) examineOthers(ctx context.Context, x *config.Examination) {
 			}
 			switch subject := "topic " + use.topics[i]; {
 			case err != nil:
-				x.Note(semel.Notice, subject, "not compared with that of pipeline "+other.Name+": "+x.File.Redact(err.Error()), "if both are one topic, messages are mixed up with other records", "")
+				x.Note(doctor.Notice, subject, "not compared with that of pipeline "+other.Name+": "+x.File.Redact(err.Error()), "if both are one topic, messages are mixed up with other records", "")
 			case here != "" && here == there:
-				x.Note(semel.Broken, subject, "also the topic of pipeline "+other.Name+" "+use.what+": its brokers are the same cluster under other addresses", "what that pipeline writes there is read as messages", "write another topic or pattern, and the same addresses in brokers")
+				x.Note(doctor.Broken, subject, "also the topic of pipeline "+other.Name+" "+use.what+": its brokers are the same cluster under other addresses", "what that pipeline writes there is read as messages", "write another topic or pattern, and the same addresses in brokers")
 			}
 		}
 	}
@@ -93,7 +94,7 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *kafka
 	}
 	reach, err := c.options()
 	if err == nil {
-		var findings []semel.Finding
+		var findings []doctor.Finding
 		findings, err = kafka.Examine(ctx, reach, opts)
 		for i, f := range findings {
 			if c.SASL != nil && c.SASL.AWS != nil && strings.Contains(f.Remedy, "kafka-acls.sh") {
@@ -107,7 +108,7 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *kafka
 		if said := c.Advise(x.File, x.Pipeline, "source.kafka", err); said != nil {
 			found, remedy = x.File.Redact(said.Cause), said.Remedy
 		}
-		x.Note(semel.Broken, "brokers", found, "nothing is read or written", remedy)
+		x.Note(doctor.Broken, "brokers", found, "nothing is read or written", remedy)
 		err = nil
 	}
 	x.Fail("", err)

@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/bearer"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
@@ -201,16 +202,16 @@ func (s *SASL) lint(l *config.Linter, path string, secured bool) {
 	switch {
 	case s.OAuth != nil:
 		if at, err := url.Parse(s.OAuth.TokenEndpoint); err == nil && at.Scheme == "http" && !isLoopback(at.Hostname()) {
-			l.Add(semel.Warning, config.NoRisk, l.At(path+".sasl.oauthbearer.token_endpoint"), "http", "client_secret and the tokens are sent in clear text", "write https://")
+			l.Add(doctor.Warning, config.NoRisk, l.At(path+".sasl.oauthbearer.token_endpoint"), "http", "client_secret and the tokens are sent in clear text", "write https://")
 		}
 		if !secured {
-			l.Add(semel.Warning, config.NoRisk, l.At(path+".sasl.oauthbearer"), "tokens without tls", "a token is sent in clear text, and a listener can log in with it until it ends", "set tls: {}")
+			l.Add(doctor.Warning, config.NoRisk, l.At(path+".sasl.oauthbearer"), "tokens without tls", "a token is sent in clear text, and a listener can log in with it until it ends", "set tls: {}")
 		}
 	case secured:
 	case s.AWS != nil:
-		l.Add(semel.Broken, config.NoRisk, l.At(path+".sasl.aws_msk_iam"), "AWS credentials without tls", "MSK takes them only at its port for TLS, 9098 or 9198", "set tls: {}")
+		l.Add(doctor.Broken, config.NoRisk, l.At(path+".sasl.aws_msk_iam"), "AWS credentials without tls", "MSK takes them only at its port for TLS, 9098 or 9198", "set tls: {}")
 	case s.Mechanism == "PLAIN":
-		l.Add(semel.Warning, config.NoRisk, l.At(path+".sasl.mechanism"), "PLAIN without tls", "the password is sent in clear text", "set tls: {}, or use SCRAM-SHA-512")
+		l.Add(doctor.Warning, config.NoRisk, l.At(path+".sasl.mechanism"), "PLAIN without tls", "the password is sent in clear text", "set tls: {}, or use SCRAM-SHA-512")
 	}
 }
 
@@ -387,14 +388,14 @@ func (s *SASL) examine(ctx context.Context, x *config.Examination) bool {
 			if none, ok := errors.AsType[*bearer.Error](err); ok {
 				cause, remedy = none.Cause, none.Remedy
 			}
-			x.Note(semel.Broken, "token", x.File.Redact(cause), "no broker lets the pipeline in", remedy)
+			x.Note(doctor.Broken, "token", x.File.Redact(cause), "no broker lets the pipeline in", remedy)
 			return false
 		}
 		found := x.File.Redact(token.Validity() + ", " + token.Claims())
 		if lacks := s.OAuth.lacks(&token); lacks != "" {
-			x.Note(semel.Warning, "token", found, "it lacks the "+lacks+" that was asked for, and brokers that require it refuse it", "allow it for the client at the issuer")
+			x.Note(doctor.Warning, "token", found, "it lacks the "+lacks+" that was asked for, and brokers that require it refuse it", "allow it for the client at the issuer")
 		} else {
-			x.Note(semel.Fine, "token", fmt.Sprintf("%s, from %s", found, from), "", "")
+			x.Note(doctor.Fine, "token", fmt.Sprintf("%s, from %s", found, from), "", "")
 		}
 	}
 	return true

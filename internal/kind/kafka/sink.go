@@ -5,6 +5,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
@@ -65,7 +66,7 @@ func (s *Sink) Lint(l *config.Linter) {
 		if source.Pattern != nil {
 			remedy = "list the topics instead of a pattern, and " + remedy
 		}
-		l.Add(semel.Warning, config.Repeat, l.At("store"), "a store, from Kafka to Kafka", "a crash between the record and the completion of its key writes the record again", remedy)
+		l.Add(doctor.Warning, config.Repeat, l.At("store"), "a store, from Kafka to Kafka", "a crash between the record and the completion of its key writes the record again", remedy)
 	}
 	s.lint(l, "sink.kafka")
 	l.LintTarget("sink.kafka.topic", &s.Topic)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
@@ -108,7 +109,7 @@ func (s *Source) About(p *config.Pipeline) config.SourceAbout {
 // Lint implements config.Source.
 func (s *Source) Lint(l *config.Linter) {
 	if s.Start == "latest" {
-		l.Add(semel.Warning, config.Loss, l.At("source.kafka.start"), "latest", "records from before the group first read, or from a time without offsets, are never read", "write start: earliest")
+		l.Add(doctor.Warning, config.Loss, l.At("source.kafka.start"), "latest", "records from before the group first read, or from a time without offsets, are never read", "write start: earliest")
 	}
 	if s.Pattern != nil && s.Pattern.Prefix() == "" && s.Pattern.Matches("_schemas") {
 		l.Notice(l.At("source.kafka.topics.pattern"), s.Pattern.String(), "it also matches topics of tools, such as _schemas of a schema registry, whose records would be messages", "write a pattern that does not match them, such as '[^_].*'")
@@ -134,7 +135,7 @@ func (s *Source) lintWindow(l *config.Linter) {
 	case s.Retention == 0 && p.Window != semel.Forever:
 		l.Notice(retention, "not stated", "a record that is read again after the window of "+schema.Duration(p.Window)+" has its effect again, and the file does not say whether the topics keep records that long", "set retention to that of the topics, such as 7d")
 	case s.Retention > p.Window:
-		l.Add(semel.Warning, config.Repeat, path, fmt.Sprintf("%s, but the topics keep records for %s", schema.Duration(p.Window), schema.Duration(s.Retention)),
+		l.Add(doctor.Warning, config.Repeat, path, fmt.Sprintf("%s, but the topics keep records for %s", schema.Duration(p.Window), schema.Duration(s.Retention)),
 			"a record that is read again after its key was forgotten has its effect again, for example after a reset of offsets or a redrive", "write window: "+longer(s.Retention))
 	}
 }
@@ -153,7 +154,7 @@ func longer(retention time.Duration) string {
 func (s *Source) lintRepartition(l *config.Linter) {
 	p, path := l.Pipeline, l.At("source.kafka.repartition")
 	if l.Mode != config.SourceIsSink {
-		l.Add(semel.Broken, config.NoRisk, path, "a stage for keys in Kafka, but the keys are in the store "+p.Store.Name, "the stage has no use: a store finds a key in any partition", "leave repartition out, or leave store out: keys, outputs and offsets are then one Kafka transaction")
+		l.Add(doctor.Broken, config.NoRisk, path, "a stage for keys in Kafka, but the keys are in the store "+p.Store.Name, "the stage has no use: a store finds a key in any partition", "leave repartition out, or leave store out: keys, outputs and offsets are then one Kafka transaction")
 		return
 	}
 	topic := s.RepartitionTopic()
@@ -162,10 +163,10 @@ func (s *Source) lintRepartition(l *config.Linter) {
 		others = append(others, sink.Topic.Names()...)
 	}
 	if slices.Contains(others, topic) {
-		l.Add(semel.Broken, config.NoRisk, path, topic+", which the pipeline also uses for something else", "its records would be mixed up", "use another topic, or another group")
+		l.Add(doctor.Broken, config.NoRisk, path, topic+", which the pipeline also uses for something else", "its records would be mixed up", "use another topic, or another group")
 	}
 	if p.Transaction.Time == "event" && p.Aggregate == nil {
-		l.Add(semel.Warning, config.NoRisk, l.At("transaction.grace"), schema.Duration(p.Transaction.Grace)+", with a repartition stage", "the stage mixes the records of several partitions: a record that is behind the others by more than the grace is late, and on_late applies to it", "choose a grace that is longer than partitions are apart while a backlog is read, or write time: processing")
+		l.Add(doctor.Warning, config.NoRisk, l.At("transaction.grace"), schema.Duration(p.Transaction.Grace)+", with a repartition stage", "the stage mixes the records of several partitions: a record that is behind the others by more than the grace is late, and on_late applies to it", "choose a grace that is longer than partitions are apart while a backlog is read, or write time: processing")
 	}
 }
 
@@ -192,7 +193,7 @@ func (s *Source) lintOthers(l *config.Linter) {
 			continue
 		}
 		if topic := s.RepartitionTopic(); topic != "" && topic == other.RepartitionTopic() {
-			l.Add(semel.Broken, config.Repeat, l.At("source.kafka.repartition"), topic+", as in pipeline "+p.Name, "each of the two decides what the other copied", "use another group")
+			l.Add(doctor.Broken, config.Repeat, l.At("source.kafka.repartition"), topic+", as in pipeline "+p.Name, "each of the two decides what the other copied", "use another group")
 		}
 		for _, topic := range s.Topics {
 			if topic != twice && s.Group == other.Group && other.has(topic) {
@@ -211,7 +212,7 @@ func (s *Source) lintOthers(l *config.Linter) {
 
 // lintTwice reports a topic that the group reads in an earlier pipeline too.
 func (s *Source) lintTwice(l *config.Linter, earlier *config.Pipeline, topic string) string {
-	l.Add(semel.Warning, config.Loss, l.At("source.kafka.group"), fmt.Sprintf("%s, which reads %s in pipeline %s too", s.Group, topic, earlier.Name),
+	l.Add(doctor.Warning, config.Loss, l.At("source.kafka.group"), fmt.Sprintf("%s, which reads %s in pipeline %s too", s.Group, topic, earlier.Name),
 		"each of the two gets only a part of the messages", "use another group")
 	return topic
 }

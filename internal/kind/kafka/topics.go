@@ -11,6 +11,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
@@ -392,7 +393,7 @@ func lintKeep(l *config.Linter) {
 		return
 	}
 	if keep.Late == pipeline.Drop {
-		l.Add(semel.Warning, config.Loss, l.At("key.keep.late"), "drop", "a record that is too old to be held is lost, also if no other one of its key took effect", "write late: park")
+		l.Add(doctor.Warning, config.Loss, l.At("key.keep.late"), "drop", "a record that is too old to be held is lost, also if no other one of its key took effect", "write late: park")
 	}
 	if keep.Grace == 0 {
 		l.Notice(l.At("key.keep.grace"), "0s", "a record that comes after a newer one of its partition may be late", "set grace to how far records of a partition are out of order, such as 30s")
@@ -418,10 +419,10 @@ func lintAggregate(l *config.Linter) {
 		return
 	}
 	if agg.Late == pipeline.Drop {
-		l.Add(semel.Warning, config.Loss, l.At("aggregate.late"), "drop", "a record whose window is closed is lost", "write late: park")
+		l.Add(doctor.Warning, config.Loss, l.At("aggregate.late"), "drop", "a record whose window is closed is lost", "write late: park")
 	}
 	if whole := agg.Over.Size() + agg.Over.Most() + agg.Over.Gap() + agg.Grace + agg.Correct; p.Window < whole {
-		l.Add(semel.Warning, config.Repeat, l.At("window"), schema.Duration(p.Window)+", but a window takes records for up to "+schema.Duration(whole),
+		l.Add(doctor.Warning, config.Repeat, l.At("window"), schema.Duration(p.Window)+", but a window takes records for up to "+schema.Duration(whole),
 			"a record that comes again after its key was forgotten counts twice in a result", "write window: "+schema.Duration(whole)+" or more")
 	}
 	if agg.Grace == 0 {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/explain"
 	"github.com/semel-dev/semel/internal/kind"
@@ -184,7 +185,7 @@ func (s *suite) lossy() string {
 func (s *suite) defaults(t *testing.T) {
 	f, _ := s.parse(t, s.c.Least, s.lossy())
 	for _, x := range f.Lint() {
-		if x.Severity == semel.Broken {
+		if x.Severity == doctor.Broken {
 			t.Errorf("%s: %s: %s: %s", x.Subject, x.Found, x.Cost, x.Remedy)
 		}
 		if x.Subject == "" || x.Found == "" || x.Remedy == "" {

@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/store/memstore"
@@ -43,9 +44,9 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	if !l.Decides(of) {
 		return
 	}
-	l.Add(semel.Warning, config.Repeat, l.At("store"), of.Name+" is memory", "every key is lost when the process ends, and repeated messages have their effect again", "use a durable store: embedded, redis or postgres")
+	l.Add(doctor.Warning, config.Repeat, l.At("store"), of.Name+" is memory", "every key is lost when the process ends, and repeated messages have their effect again", "use a durable store: embedded, redis or postgres")
 	if l.Holds() {
-		l.Add(semel.Broken, config.Repeat, l.At("on_lease_expired"), "hold, in memory", "a crash forgets the held key", "use a durable store: embedded or postgres")
+		l.Add(doctor.Broken, config.Repeat, l.At("on_lease_expired"), "hold, in memory", "a crash forgets the held key", "use a durable store: embedded or postgres")
 	}
 }
 
@@ -60,5 +61,5 @@ func (s *Store) Open(context.Context, *config.StoreEnv) (semel.Store, error) {
 
 // Examine implements config.Kind.
 func (s *Store) Examine(_ context.Context, x *config.Examination) {
-	x.Note(semel.Notice, "memory", "the keys live in this process", "every key is lost when it ends", "use a durable store, unless you want that")
+	x.Note(doctor.Notice, "memory", "the keys live in this process", "every key is lost when it ends", "use a durable store, unless you want that")
 }

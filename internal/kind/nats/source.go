@@ -7,6 +7,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/nats"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
@@ -91,7 +92,7 @@ func (s *Source) Lint(l *config.Linter) {
 		}
 		other, ok := p.Source.(*Source)
 		if ok && other.Stream == s.Stream && other.Consumer == s.Consumer && slices.ContainsFunc(s.Servers, func(a string) bool { return slices.Contains(other.Servers, a) }) {
-			l.Add(semel.Warning, config.Loss, l.At("source.nats.consumer"), s.Consumer+", which reads "+s.Stream+" in pipeline "+p.Name+" too", "each of the two gets only a part of the messages", "use another consumer")
+			l.Add(doctor.Warning, config.Loss, l.At("source.nats.consumer"), s.Consumer+", which reads "+s.Stream+" in pipeline "+p.Name+" too", "each of the two gets only a part of the messages", "use another consumer")
 		}
 	}
 }
@@ -133,7 +134,7 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *nats.
 	client, err := c.options()
 	if err == nil {
 		opts.URL, opts.Client, opts.Window = c.url(), client, x.Pipeline.Window
-		var findings []semel.Finding
+		var findings []doctor.Finding
 		findings, err = nats.Examine(ctx, opts)
 		x.Add(findings)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/connector"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
@@ -136,7 +137,7 @@ func examine(ctx context.Context, of connector.Kind, x *config.Examination, part
 		if f.Field != "" {
 			at = schema.Within(subject, f.Field)
 		}
-		x.Add([]semel.Finding{{Severity: f.Severity, Subject: at, Found: f.Found, Cost: f.Cost, Remedy: f.Remedy}})
+		x.Add([]doctor.Finding{{Severity: f.Severity, Subject: at, Found: f.Found, Cost: f.Cost, Remedy: f.Remedy}})
 	}
 	x.Fail(string(part), err)
 }

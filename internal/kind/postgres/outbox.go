@@ -11,6 +11,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/outbox"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
@@ -135,13 +136,13 @@ func (s *Outbox) Examine(ctx context.Context, x *config.Examination) {
 		})
 	}
 	if said := s.ofSchema(x.File, err); said != nil {
-		x.Note(semel.Broken, "source.outbox.store", said.Cause, "nothing is read", said.Remedy)
+		x.Note(doctor.Broken, "source.outbox.store", said.Cause, "nothing is read", said.Remedy)
 		return
 	}
 	x.Fail("source", err)
 }
 
-func (s *Outbox) examine(ctx context.Context) ([]semel.Finding, error) {
+func (s *Outbox) examine(ctx context.Context) ([]doctor.Finding, error) {
 	if s.wal() {
 		return outbox.ExamineWAL(ctx, s.spec.DSN.Reveal(), &outbox.WALOptions{Names: s.spec.names(), Slot: s.Slot, Keep: s.Keep})
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/postgres"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
@@ -284,9 +285,9 @@ func (s *Sink) Lint(l *config.Linter) {
 	const cost = "keys and rows are two transactions, and a crash between them repeats the row"
 	switch {
 	case s.Store.Name == decider.Name:
-		l.Add(semel.Warning, config.Repeat, l.At("store"), p.Store.Name+", a stack above "+decider.Name, cost, "write store: "+decider.Name+", so that keys and rows are one transaction")
+		l.Add(doctor.Warning, config.Repeat, l.At("store"), p.Store.Name+", a stack above "+decider.Name, cost, "write store: "+decider.Name+", so that keys and rows are one transaction")
 	case s.DSN.Reveal() != "" && s.DSN.Reveal() == spec.DSN.Reveal():
-		l.Add(semel.Warning, config.Repeat, l.At("sink.postgres.dsn"), "the database of store "+decider.Name, cost, "write store: "+decider.Name+" instead of dsn, so that keys and rows are one transaction")
+		l.Add(doctor.Warning, config.Repeat, l.At("sink.postgres.dsn"), "the database of store "+decider.Name, cost, "write store: "+decider.Name+" instead of dsn, so that keys and rows are one transaction")
 	}
 }
 
@@ -303,7 +304,7 @@ func (s *Sink) lintEvents(l *config.Linter) {
 		if !ok || other == l.Pipeline || sink.Outbox == nil || sink.Store.Name != s.Store.Name {
 			continue
 		}
-		l.Add(semel.Warning, config.Loss, l.At("sink.postgres.outbox"), "the outbox of "+s.Store.Name+", to which "+other.Name+" writes too", "if both get one message, their events have the same key, and a target or consumer that knows it drops the second",
+		l.Add(doctor.Warning, config.Loss, l.At("sink.postgres.outbox"), "the outbox of "+s.Store.Name+", to which "+other.Name+" writes too", "if both get one message, their events have the same key, and a target or consumer that knows it drops the second",
 			`let the relay tell them apart: key: { id: { all: ["header:semel-pipeline", "header:semel-key"] } }`)
 		return
 	}
@@ -446,10 +447,10 @@ func (s *Sink) plan(ctx context.Context, server *pgx.ConnConfig, x *config.Exami
 				remedy += "; with types to your taste: " + sql
 			}
 		}
-		x.Note(semel.Broken, subject, found, "no row is written", remedy)
+		x.Note(doctor.Broken, subject, found, "no row is written", remedy)
 		return nil
 	}
-	x.Note(semel.Fine, subject, "the server can plan the statement", "", "")
+	x.Note(doctor.Fine, subject, "the server can plan the statement", "", "")
 	return nil
 }
 

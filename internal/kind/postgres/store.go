@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/postgres"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
@@ -162,7 +163,7 @@ func (s *Store) Examine(ctx context.Context, x *config.Examination) {
 		})
 	}
 	if said := ofMissing(err); said != nil {
-		x.Note(semel.Broken, "open", said.Cause, "nothing is processed", said.Remedy)
+		x.Note(doctor.Broken, "open", said.Cause, "nothing is processed", said.Remedy)
 		return
 	}
 	if errors.Is(err, pgstore.ErrSchema) {
@@ -192,14 +193,14 @@ func (s *Store) examine(ctx context.Context, x *config.Examination) (err error) 
 	steps, failed := s.Tables(x.File, defaultPatience).Status(ctx)
 	err = errors.Join(err, failed)
 	if newer := config.NewerTables(steps); newer != "" {
-		x.Note(semel.Notice, "schema", newer, "this program works, and does not use what the newer version added", config.UpgradeProgram)
+		x.Note(doctor.Notice, "schema", newer, "this program works, and does not use what the newer version added", config.UpgradeProgram)
 	}
 	if x.File.KeepsIDs(s, s.KeepIDs) && !opened.(*pgstore.Store).KeepsIDs() {
-		x.Note(semel.Notice, "ids", "the table of keys has no columns for them", "a listing of unknown keys cannot name them",
+		x.Note(doctor.Notice, "ids", "the table of keys has no columns for them", "a listing of unknown keys cannot name them",
 			"semel migrate up --config "+x.File.Name+" --store-name "+x.Store.Name+", and then restart the pipelines; or write keep_ids: false")
 	}
 	if s.KeepOrigin && !opened.Traits().Origins {
-		x.Note(semel.Notice, "origins", "the table of keys has no column for them", "semel why cannot say where the first message of a key came from",
+		x.Note(doctor.Notice, "origins", "the table of keys has no column for them", "semel why cannot say where the first message of a key came from",
 			"semel migrate up --config "+x.File.Name+" --store-name "+x.Store.Name+", and then restart the pipelines; or write keep_origin: false")
 	}
 	return err

@@ -10,8 +10,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/rabbitmq"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
@@ -50,7 +50,7 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *rabbi
 	client, err := c.client()
 	if err == nil {
 		opts.Client, opts.Management, opts.Window = client, c.Management, x.Pipeline.Window
-		var findings []semel.Finding
+		var findings []doctor.Finding
 		findings, err = rabbitmq.Examine(ctx, opts)
 		x.Add(findings)
 	}

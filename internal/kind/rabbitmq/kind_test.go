@@ -16,6 +16,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	broker "github.com/semel-dev/semel/broker/rabbitmq"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/kindtest"
@@ -67,7 +68,7 @@ func TestAQueueOfUnknownTypeIsNoted(t *testing.T) {
 		}
 		found := false
 		for _, x := range f.Lint() {
-			found = found || x.Severity == semel.Notice && strings.Contains(x.Cost, "a classic queue")
+			found = found || x.Severity == doctor.Notice && strings.Contains(x.Cost, "a classic queue")
 		}
 		if found != noted {
 			t.Errorf("%s: noted is %t, want %t", text, found, noted)

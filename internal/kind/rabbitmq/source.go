@@ -4,8 +4,8 @@ import (
 	"context"
 	"slices"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/rabbitmq"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
@@ -58,7 +58,7 @@ func (s *Source) Lint(l *config.Linter) {
 			"a classic queue is lost with its server's disk, and does not count deliveries", "set management, so that semel doctor looks, or create the queue with x-queue-type=quorum")
 	}
 	if s.Management == "" {
-		l.Add(semel.Notice, config.Loss, l.At("source.rabbitmq.queue"), "without management, semel run does not see the policies of "+s.Queue,
+		l.Add(doctor.Notice, config.Loss, l.At("source.rabbitmq.queue"), "without management, semel run does not see the policies of "+s.Queue,
 			"if a policy sets a delivery limit, RabbitMQ deletes a message that reaches it, and each end of a process counts, also while the target is down", "set management, so that such a message is parked before")
 	}
 	for _, p := range l.File.Pipelines {
@@ -67,7 +67,7 @@ func (s *Source) Lint(l *config.Linter) {
 		}
 		other, ok := p.Source.(*Source)
 		if ok && other.Queue == s.Queue && other.VHost == s.VHost && slices.ContainsFunc(s.Servers, func(a string) bool { return slices.Contains(other.Servers, a) }) {
-			l.Add(semel.Warning, config.Loss, l.At("source.rabbitmq.queue"), s.Queue+", which pipeline "+p.Name+" reads too", "each of the two gets only a part of the messages", "bind a queue of its own for each pipeline")
+			l.Add(doctor.Warning, config.Loss, l.At("source.rabbitmq.queue"), s.Queue+", which pipeline "+p.Name+" reads too", "each of the two gets only a part of the messages", "bind a queue of its own for each pipeline")
 		}
 	}
 }

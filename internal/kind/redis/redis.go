@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/store/redisstore"
@@ -183,18 +184,18 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 // lintDecider checks what the server may lose.
 func (s *Store) lintDecider(l *config.Linter, of *config.Store) {
 	path := l.At("store")
-	severity, cost := semel.Warning, ""
+	severity, cost := doctor.Warning, ""
 	switch s.Persistence {
 	case "volatile":
 		cost = "failover, eviction and restart may forget keys, and repeated messages have their effect again"
 	case "logged":
 		cost = "failover, and a crash within a second of a write, may forget keys, and repeated messages have their effect again"
 	default:
-		severity, cost = semel.Notice, "failover to a replica may forget keys, and repeated messages have their effect again"
+		severity, cost = doctor.Notice, "failover to a replica may forget keys, and repeated messages have their effect again"
 	}
 	l.Add(severity, config.Repeat, path, of.Name+" is Redis with persistence: "+s.Persistence, cost, "use postgres, alone or below Redis in a tiered store; or write persistence: synced if the server has appendfsync always")
 	if l.Holds() && s.Persistence == "volatile" {
-		l.Add(semel.Warning, config.Repeat, l.At("on_lease_expired"), "hold, in a Redis that may forget", "a held key may be forgotten, and its message processed again", "use postgres, or persistence: synced")
+		l.Add(doctor.Warning, config.Repeat, l.At("on_lease_expired"), "hold, in a Redis that may forget", "a held key may be forgotten, and its message processed again", "use postgres, or persistence: synced")
 	}
 }
 

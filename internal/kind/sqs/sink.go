@@ -6,6 +6,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/sqs"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
@@ -140,7 +141,7 @@ func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
 		s.examine(ctx, x, s.queueURL(name), false, true)
 	}
 	for _, prefix := range s.Target.Route.Prefixes() {
-		x.Note(semel.Notice, "queues "+prefix+"*", "messages name them, so they are not checked", "a message whose queue does not exist fails, and is parked", "look at semel parked ls")
+		x.Note(doctor.Notice, "queues "+prefix+"*", "messages name them, so they are not checked", "a message whose queue does not exist fails, and is parked", "look at semel parked ls")
 	}
 }
 

@@ -4,8 +4,8 @@ import (
 	"context"
 	"strings"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/sqs"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
@@ -62,9 +62,9 @@ func (s *Source) Lint(l *config.Linter) {
 	for _, r := range rules(l.Pipeline.Key.Rule) {
 		switch {
 		case r.Form() == key.FormMessageID && s.fifo():
-			l.Add(semel.Warning, config.Repeat, path, r.String()+", the MessageDeduplicationId", "SQS replaces it when it moves a message to a dead-letter queue: there the message has no id, and after a redrive another one", "use an id in the body or in an attribute, such as .event_id or header:semel-key")
+			l.Add(doctor.Warning, config.Repeat, path, r.String()+", the MessageDeduplicationId", "SQS replaces it when it moves a message to a dead-letter queue: there the message has no id, and after a redrive another one", "use an id in the body or in an attribute, such as .event_id or header:semel-key")
 		case r.Form() == key.FormMessageID:
-			l.Add(semel.Broken, config.Loss, path, r.String(), "a standard queue has no id that the producer gave: no message has a key", "use an id in the body or in an attribute, such as .event_id")
+			l.Add(doctor.Broken, config.Loss, path, r.String(), "a standard queue has no id that the producer gave: no message has a key", "use an id in the body or in an attribute, such as .event_id")
 		case r.Form() == key.FormHeader && strings.EqualFold(strings.NewReplacer("-", "", "_", "").Replace(r.String()), "header:messageid"):
 			l.Notice(path, r.String(), "if it is a copy of the MessageId of SQS, a message that the producer repeats has another one", "nothing if the producer sets the attribute itself and repeats it")
 		}
@@ -77,7 +77,7 @@ func (s *Source) Lint(l *config.Linter) {
 			return
 		}
 		if other, ok := p.Source.(*Source); ok && other.URL == s.URL {
-			l.Add(semel.Warning, config.Loss, l.At("source.sqs.queue"), s.name()+", which pipeline "+p.Name+" reads too", "each of the two gets only a part of the messages", "give each pipeline a queue of its own, for example behind an SNS topic")
+			l.Add(doctor.Warning, config.Loss, l.At("source.sqs.queue"), s.name()+", which pipeline "+p.Name+" reads too", "each of the two gets only a part of the messages", "give each pipeline a queue of its own, for example behind an SNS topic")
 		}
 	}
 }

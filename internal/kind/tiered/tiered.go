@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/store/tiered"
@@ -77,7 +78,7 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	path := l.At("store")
 	if above, ok := l.File.Above(l.Pipeline.Store.Name); ok && above == of { // the pipeline bypasses the stack
 		if s.SeesEveryWriter {
-			l.Add(semel.Broken, config.Repeat, path, fmt.Sprintf("%s, which is below %s with sees_every_writer", l.Pipeline.Store.Name, of.Name),
+			l.Add(doctor.Broken, config.Repeat, path, fmt.Sprintf("%s, which is below %s with sees_every_writer", l.Pipeline.Store.Name, of.Name),
 				"its filter does not see the keys that this pipeline writes", "write store: "+of.Name+", or remove sees_every_writer there")
 		}
 	}
@@ -154,5 +155,5 @@ func layerError(name string, err error) error { return fmt.Errorf("its layer %s:
 
 // Examine implements config.Kind.
 func (s *Store) Examine(_ context.Context, x *config.Examination) {
-	x.Note(semel.Fine, "decides", s.Layers[len(s.Layers)-1].Name, "", "")
+	x.Note(doctor.Fine, "decides", s.Layers[len(s.Layers)-1].Name, "", "")
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 )
@@ -26,13 +27,13 @@ func (s *Sink) Lint(l *config.Linter) {
 	}
 	p, timeout := l.Pipeline, l.At("sink.webhook.timeout")
 	if p.Lease < s.Timeout {
-		l.Add(semel.Warning, config.Repeat, l.At("lease"),
+		l.Add(doctor.Warning, config.Repeat, l.At("lease"),
 			fmt.Sprintf("%s, but one request may take %s", schema.Duration(p.Lease), schema.Duration(s.Timeout)),
 			"a process that hangs, or cannot reach the store, loses the key during its request, and another process sends it again",
 			fmt.Sprintf("write lease: %s or more, or a shorter timeout", schema.Duration(2*s.Timeout)))
 	}
 	if l.File.Shutdown < s.Timeout {
-		l.Add(semel.Warning, config.Repeat, timeout,
+		l.Add(doctor.Warning, config.Repeat, timeout,
 			fmt.Sprintf("%s, but shutdown is %s", schema.Duration(s.Timeout), schema.Duration(l.File.Shutdown)),
 			"a request that still runs at the end of a drain is cut off, and its outcome is unknown",
 			fmt.Sprintf("write shutdown: %s or more, or a shorter timeout", schema.Duration(s.Timeout+5*time.Second)))
@@ -58,7 +59,7 @@ func (s *Sink) lintKeys(l *config.Linter) {
 		if other.Key.Scope == l.Pipeline.Key.Scope && *its == *mine && s.Method == sink.Method {
 			continue // the same key means the same message
 		}
-		l.Add(semel.Warning, config.Loss, l.At("sink.webhook.url"), mine.Host+", to which "+other.Name+" sends too",
+		l.Add(doctor.Warning, config.Loss, l.At("sink.webhook.url"), mine.Host+", to which "+other.Name+" sends too",
 			"a message of each with one id have one Idempotency-Key: a service that keeps keys for all paths and clients together takes the second for a repetition, and answers as if it had done it",
 			"nothing if the service tells requests apart by path, or by the header Semel-Scope; otherwise give the ids of one pipeline another form, such as { template: \""+l.Pipeline.Name+"-{.id}\" }")
 		return
@@ -74,7 +75,7 @@ func (s *Sink) lintAddress(l *config.Linter) {
 	path := l.At("sink.webhook.url")
 	host := u.Hostname()
 	if u.Scheme == "http" && !config.IsLoopback(host) {
-		l.Add(semel.Warning, config.NoRisk, path, "http://", "an attacker on the way can read and change messages, and answer for the target", "use https://")
+		l.Add(doctor.Warning, config.NoRisk, path, "http://", "an attacker on the way can read and change messages, and answer for the target", "use https://")
 	}
 	address, err := netip.ParseAddr(host)
 	if config.IsLoopback(host) && err != nil {
@@ -83,7 +84,7 @@ func (s *Sink) lintAddress(l *config.Linter) {
 	address = address.Unmap().WithZone("") // in the form that the sink compares
 	switch {
 	case err == nil && !isPublic(address) && !slices.ContainsFunc(s.AllowPrivate, func(p netip.Prefix) bool { return p.Contains(address) }):
-		l.Add(semel.Broken, config.NoRisk, path, host+" is a private address", "the sink refuses to connect there, because messages must not reach internal services", "write allow_private: ["+netip.PrefixFrom(address, address.BitLen()).String()+"]")
+		l.Add(doctor.Broken, config.NoRisk, path, host+" is a private address", "the sink refuses to connect there, because messages must not reach internal services", "write allow_private: ["+netip.PrefixFrom(address, address.BitLen()).String()+"]")
 	case err != nil && len(s.AllowPrivate) == 0 && (!strings.Contains(host, ".") || slices.ContainsFunc([]string{".internal", ".local", ".lan", ".home.arpa", ".svc"}, func(end string) bool { return strings.HasSuffix(host, end) })):
 		l.Notice(path, host+" is the name of an internal service", "if it has a private address, the sink refuses to connect there", "set allow_private to the network, such as [10.0.0.0/8]")
 	}
@@ -101,7 +102,7 @@ func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
 	err := s.reach(ctx)
 	x.Fail("sink", err)
 	if err == nil {
-		x.Note(semel.Fine, "sink.webhook.url", "the target accepts connections", "", "")
+		x.Note(doctor.Fine, "sink.webhook.url", "the target accepts connections", "", "")
 	}
 }
 

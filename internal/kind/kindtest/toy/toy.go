@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
@@ -52,7 +53,7 @@ func (s *Source) Lint(l *config.Linter) {
 
 // Examine implements config.Kind.
 func (s *Source) Examine(_ context.Context, x *config.Examination) {
-	x.Note(semel.Fine, "source.toy", "it can count", "", "")
+	x.Note(doctor.Fine, "source.toy", "it can count", "", "")
 }
 
 // Sample implements config.Source.

@@ -1,4 +1,6 @@
-package semel
+// Package doctor has what an examination of a server, a store or a broker says: findings with
+// their severity, what they cost, and what to do.
+package doctor
 
 import "context"
 
