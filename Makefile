@@ -1,5 +1,5 @@
 # All commands of a developer. They need Go, git and a POSIX shell, and for the clients Python 3
-# with pip. Other tools are fetched in a pinned version when a target runs them.
+# with pip and Node 20 with npm. Other tools are fetched in a pinned version when a target runs them.
 GO ?= go
 FUZZTIME ?= 1s
 # Where fuzz targets are looked for.
@@ -59,12 +59,14 @@ check: ## Check format, vet, staticcheck, architecture, the harness of bench, an
 	cd test/faults && $(GO) run $(STATICCHECK) ./...
 	$(GO) vet -C contrib/watermill ./...
 	$(GO) vet -C examples/own-kinds ./...
+	$(GO) vet -C test/browser ./...
 	cd contrib/watermill && $(GO) run $(STATICCHECK) ./...
 	$(GO) vet -C bench ./...
 	$(GO) test -C bench -short -vet=off ./...
 	$(GO) test -count=1 -vet=off .
 	python=$$(clients/python/venv.sh) && cd clients/python && \
 		$$python -m ruff format --check -q . && $$python -m ruff check -q . && $$python -m mypy
+	cd clients/typescript && ./install.sh && npm run --silent check
 
 vulncheck: ## Look for known vulnerabilities in what the program calls; needs their database
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...
@@ -99,7 +101,11 @@ counts:
 faults: # a separate module, because of its proxy
 	$(GO) test -C test/faults -vet=off -parallel 6 -timeout 20m ./... -race-keys 8000 -kills 4
 
-test-full: services-install check ## Run all tests in full, on every version of their servers, with more kills, fuzzing and the soak
+browser: services-install ## Show the page to a real browser; it needs chromium-headless-shell
+	npm ci --prefix test/browser --no-audit --no-fund --silent
+	$(GO) test -C test/browser -count=1 -timeout 30m .
+
+test-full: services-install check browser ## Run all tests in full, on every version of their servers, with more kills, fuzzing and the soak
 	@test "$(SEMEL_SERVICES)" != required || $(GO) run ./tools/services install librdkafka
 	$(GO) test -race -count=1 -timeout 1h ./...
 	$(GO) test -C contrib/watermill -race -count=1 -timeout 5m ./...
