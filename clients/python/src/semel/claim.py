@@ -325,6 +325,7 @@ class Claim:
             _log.warning("%s: the result is not kept: %s", self, problem.detail)
             return self._send("complete", result={"not_kept": True})
         if self._verb != "complete":  # the lease ends by itself, and the body has raised
+            # If the token is stale, an earlier try gave the key back, or the lease was lost.
             if problem.kind != "stale-token":
                 _log.warning("%s: the claim was not given back: %s", self, problem.detail)
             return None

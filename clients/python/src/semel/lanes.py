@@ -26,19 +26,17 @@ IDLE = 10.0
 class Call:
     """One item of a request, and the future that gets its answer or its Problem."""
 
-    __slots__ = ("answer", "body", "deadline", "in_doubt", "sent", "tries", "verb", "wait_until")
+    __slots__ = ("answer", "body", "deadline", "sent", "tries", "verb", "wait_until")
 
     def __init__(self, verb: str, body: str, patience: float, wait: float = 0) -> None:
         self.verb = verb
         self.body = ('{"' + verb + '":{' + body + "}}").encode()
-        self.deadline = monotonic() + patience
+        self.deadline = monotonic() + max(patience, wait)
         #: Until then, a claim of a key that is in flight is repeated.
         self.wait_until = monotonic() + wait
         self.tries = 0
         #: When the last try began, on the clock of leases.
         self.sent = 0.0
-        #: An earlier try may have reached the server.
-        self.in_doubt = False
         self.answer: Future[dict[str, Any]] = Future()
         self.answer.set_running_or_notify_cancel()  # nobody can cancel it from here on
 
@@ -85,8 +83,8 @@ class Lanes:
         """Waits for calls, and returns as many as one request takes; none if it was idle."""
         with self._changed:
             while True:
-                now = monotonic()
-                while self._later and self._later[0][0] <= now:
+                time = monotonic()
+                while self._later and self._later[0][0] <= time:
                     self._queue.append(heapq.heappop(self._later)[2])
                 calls: list[Call] = []
                 size = 0
@@ -98,7 +96,7 @@ class Lanes:
                 if calls:
                     return calls
                 self._idle += 1
-                notified = self._changed.wait(self._later[0][0] - now if self._later else IDLE)
+                notified = self._changed.wait(self._later[0][0] - time if self._later else IDLE)
                 self._idle -= 1
                 if not notified and not self._queue and not self._later:
                     self._threads -= 1  # before a call can count on this thread
@@ -119,7 +117,6 @@ class Lanes:
                     self._send(link, [call])
                 return
             for call in calls:
-                call.in_doubt = call.in_doubt or problem.retry == "same"
                 self._fail(call, problem)
             return
         except BaseException as error:  # nobody may wait for a thread that has ended
@@ -140,9 +137,7 @@ class Lanes:
 
     def _fail(self, call: Call, problem: Problem) -> None:
         """Repeats a call later, or tells its caller."""
-        if problem.kind == "stale-token" and call.verb == "release" and call.in_doubt:
-            call.answer.set_result({"state": "absent"})  # its first try gave the key back
-        elif problem.retry == "no" or not self._again(call, problem.after, call.deadline):
+        if problem.retry == "no" or not self._again(call, problem.after, call.deadline):
             call.answer.set_exception(problem)
 
     def _waits(self, call: Call, answer: dict[str, Any]) -> bool:
