@@ -1,11 +1,26 @@
 // Package semel makes a message, an event or a request take effect once. Every
 // reliable transport may deliver it more than once.
 //
-// A [Guard] wraps a [Store]. Its Do method claims a [Key], runs the effect and
-// completes the key with the effect's result. A second delivery of the same key
-// gets the stored result; the effect does not run again. Each claim has a lease
-// and a fencing token. The lease keeps a crash from losing the message. The token
-// keeps a holder that was thought dead from overwriting its successor.
+// A [Guard] wraps a [Store]. Its Run method claims a [Key], runs the effect and
+// completes the key. A second delivery of the same key returns nil; the effect does
+// not run again. Each claim has a lease and a fencing token. The lease keeps a crash
+// from losing the message. The token keeps a holder that was thought dead from
+// overwriting its successor.
+//
+// These are the names that a user needs, in the order of need. All others are for
+// authors of stores, who start at Store, and of pipelines, who start at [Batch].
+//
+//   - Run an effect once: [NewGuard], [GuardOptions], [ClaimOf], [Claim].
+//   - Give duplicates its result: [Do], [DoCodec], [Codec], [JSON]. In bytes: [Func],
+//     [Outcome], [Decision], [Result].
+//   - After an error: [MayAck], [Permanent], [PermanentError], [InFlightError],
+//     [Classify], [Class].
+//   - Set more for a delivery: [Call], [Fingerprint], [Forever], [ExpiryPolicy],
+//     [LatePolicy].
+//   - Run many at once: [BatchFunc], [BatchItem], [BatchOutcome].
+//   - Say what the ids of a scope mean: [BindScope], [ScopeOwner].
+//   - See what happens: [Observer], [Event], [Tracer], [Record], [State].
+//   - Find the key of a message, with package key: [Message], [Header], [Origin].
 //
 // Two rules hold everywhere in this module:
 //   - A delivery is called a duplicate only if an effect of the same key has
@@ -16,7 +31,7 @@
 // After a call, the message may be acknowledged, must come again, or must be parked.
 // [MayAck] decides the first:
 //
-//	error of Do, DoBatch or DoTx      MayAck  what to do with the message
+//	error of Run, Do, DoBatch, DoTx   MayAck  what to do with the message
 //	nil                               yes     acknowledge: the effect is complete, now or before
 //	ErrResultNotKept                  yes     acknowledge: complete, but without a result
 //	*PermanentError                   yes     park, then acknowledge: retries cannot fix it

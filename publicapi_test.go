@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -54,6 +55,47 @@ func TestPublicAPINamesNoInternalTypes(t *testing.T) {
 	}
 	if looked < 10 {
 		t.Errorf("only %d packages were looked at", looked)
+	}
+}
+
+// TestArchitectureFirstScreenOfTheRoot counts the names to which the package comment links
+// before its rules: go doc prints them first, and all others in alphabetical order.
+func TestArchitectureFirstScreenOfTheRoot(t *testing.T) {
+	t.Parallel()
+	const most = 40
+	parsed, err := parser.ParseFile(token.NewFileSet(), "doc.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	screen, _, found := strings.Cut(parsed.Doc.Text(), "Two rules hold")
+	var names []string
+	for _, link := range regexp.MustCompile(`\[(\w+)\]`).FindAllStringSubmatch(screen, -1) {
+		if !slices.Contains(names, link[1]) {
+			names = append(names, link[1])
+		}
+	}
+	if !found || len(names) < most/2 || len(names) > most {
+		t.Errorf("the first screen has %d names, want at most %d: %q", len(names), most, names)
+	}
+	if lines := strings.Count(screen, "\n"); lines > most {
+		t.Errorf("the first screen has %d lines, want at most %d", lines, most)
+	}
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var source strings.Builder
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source.Write(text)
+	}
+	for _, name := range names {
+		if !regexp.MustCompile(`(?m)^(type|func|const) ` + name + `\b`).MatchString(source.String()) {
+			t.Errorf("the package has no %s", name)
+		}
 	}
 }
 
