@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -31,6 +32,9 @@ type process struct {
 	out      *output
 	ended    chan int // the status
 	resumed  chan struct{}
+
+	mu   sync.Mutex // guards over
+	over bool       // the number of the group may be another group's
 }
 
 // startProcess starts a command in a process group of its own.
@@ -133,8 +137,13 @@ func (p *process) proceed() {
 	_ = syscall.Kill(-p.group, syscall.SIGCONT) // it may have ended
 }
 
-// signal passes a signal on to the process group.
+// signal passes a signal on to the process group, as long as there is one.
 func (p *process) signal(sig syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over {
+		return
+	}
 	if sig == syscall.SIGCONT {
 		p.proceed()
 		select {
@@ -170,6 +179,9 @@ func (p *process) wait(ctx context.Context) (status int, ended bool) {
 
 // finish ends what is left of the process group, and takes the terminal back.
 func (p *process) finish() {
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
 	if p.group != 0 {
 		_ = syscall.Kill(-p.group, syscall.SIGKILL) // it may have ended
 	}
@@ -179,7 +191,6 @@ func (p *process) finish() {
 	if p.terminal != nil {
 		p.terminal.give(unix.Getpgrp())
 		_ = p.terminal.file.Close() // it was not written
-		p.terminal = nil
 	}
 	p.out.end()
 }
