@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -48,9 +49,13 @@ type keyData struct {
 	// Said says what was done to the key.
 	Said     string
 	Warnings []string
+	// Waiting are the parked messages of a key that was changed.
+	Waiting []notice
 	// Found: a key was searched for.
 	Found   bool
 	Nothing bool
+	// Next says what the next delivery of a key gets of which nothing is known, or "".
+	Next    string
 	Failed  string
 	Answers []answerView
 	Events  []facts.Event
@@ -332,6 +337,18 @@ func askAll(v *visit, q *facts.Question, places []facts.Place, d *keyData) error
 	if err != nil {
 		d.Failed = v.App.Redact(term.PlainText(term.JoinLines(err.Error())))
 	}
+	if d.Nothing && err == nil && answer.Known() != nil {
+		d.Next = answer.Next
+	}
+	if d.Said != "" && d.status == 0 {
+		for i := range answer.Parked {
+			m := &answer.Parked[i]
+			d.Waiting = append(d.Waiting, notice{
+				Detail: facts.Detail{Text: "A message of this key is parked, and stays so: process it again, so that it has its effect or is found to be a duplicate"},
+				Link:   "message?" + url.Values{"pipeline": {m.By}, "id": {m.ID}}.Encode(), Label: "parked message " + m.ID,
+			})
+		}
+	}
 	d.Picture = newTimeline(answer.Events, time.Now())
 	for i, a := range append([]*facts.Answer{answer}, answer.Others...) {
 		if d.Nothing && a.Known() == nil {
@@ -390,6 +407,7 @@ func changeKey(v *visit) error {
 	if err != nil {
 		return err
 	}
+	v.unknownLists.named(store).forget()
 	return keyOfRecord(v, store, r, d)
 }
 

@@ -337,7 +337,7 @@ func TestAKeyIsFoundByIDHeaderAndMessage(t *testing.T) {
 		case "number", "json":
 			has(t, page, "<dt>state</dt><dd>done</dd>", "<dt>key</dt><dd>42</dd>")
 		case "nothing":
-			has(t, page, "Nothing is known of this key")
+			has(t, page, "Nothing is known of this key", "The next delivery: it is processed")
 		case "header":
 			has(t, page, "The key is in scope orders.", "<dt>state</dt><dd>absent</dd>")
 		default:
@@ -352,7 +352,8 @@ func TestAKeyIsFoundByIDHeaderAndMessage(t *testing.T) {
 func TestAKeyIsSettledWithAReasonIfItIsWhatWasShown(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, credentials)
-	s.claims(semel.Unknown, "a", "b")
+	s.claims(semel.Unknown, "a", "b", "c")
+	s.park(pipeline.ReasonUnknown, "c")
 	form := func(id, do, reason string) url.Values {
 		page := s.get("/key?store=ledger&digest=" + s.digest(id))
 		return url.Values{"store": {value(t, page, "store")}, "ref": {value(t, page, "ref")}, "expect": {value(t, page, "expect")}, "do": {do}, "reason": {reason}}
@@ -377,8 +378,10 @@ func TestAKeyIsSettledWithAReasonIfItIsWhatWasShown(t *testing.T) {
 	if s.state("a") != semel.Absent {
 		t.Errorf("the key is %s", s.state("a"))
 	}
+	has(t, s.post("/settle", url.Values{"pick": values(s.get("/parked"), "pick"), "do": {"retry"}, "reason": {"too early"}}), "failed", "its key is unknown, so that it would be parked again")
+	has(t, s.post("/change", form("c", "absent", "the bank never saw it")), "The key is absent", "A message of this key is parked, and stays so: process it again", "message?pipeline=orders&amp;id=punknown0")
 	log, err := os.ReadFile(filepath.Join(s.dir, "ledger", logstore.AuditName))
-	if err != nil || strings.Count(string(log), "\n") != 6 || strings.Count(string(log), `"actor":"ops"`) != 3 {
+	if err != nil || strings.Count(string(log), "\n") != 8 || strings.Count(string(log), `"actor":"ops"`) != 4 {
 		t.Errorf("%v: %s", err, log)
 	}
 	has(t, s.get("/audit"), "it is in the bank&#39;s list", "resolve a in scope orders: unknown → done", "rm a in scope orders: done → absent", "<strong>ops</strong>")
@@ -415,15 +418,17 @@ func TestUnknownKeysAndTheirMessagesAreSettledInOrder(t *testing.T) {
 	if len(picks) != 8 {
 		t.Fatalf("%d keys: %s", len(picks), list)
 	}
-	has(t, s.get("/parked"), "12 of these messages have a key whose outcome is not known")
+	has(t, s.get("/parked"), "12 messages of this list: the key is unknown")
+	has(t, s.post("/preview", url.Values{"all": {"1"}, "do": {"retry"}}), "<strong>0</strong> of 12 chosen", "settle the key with semel keys resolve")
 	preview := s.post("/preview-keys", url.Values{"pick": picks[:5], "do": {"done"}})
 	has(t, preview, "<strong>5</strong> of 5 chosen")
 	outcome := s.post("/resolve", url.Values{"picks": {value(t, preview, "picks")}, "do": {"done"}, "reason": {"all are in the list"}})
-	has(t, outcome, "5 resolved as done", "12 parked messages of orders wait for the keys", "parked?pipeline=orders&amp;reason=unknown")
+	has(t, outcome, "5 resolved as done", " parked messages of orders: the key is settled: process them again", " of orders: the key is still unknown: settle it first", "parked?pipeline=orders&amp;reason=unknown")
 	preview = s.post("/preview-keys", url.Values{"all": {"1"}, "do": {"absent"}})
 	has(t, preview, "<strong>3</strong> of 3 chosen")
 	has(t, s.post("/resolve", url.Values{"picks": {value(t, preview, "picks")}, "do": {"absent"}, "reason": {"the bank never saw them"}}), "3 resolved as absent")
 	has(t, s.get("/unknown"), "No key is unknown.")
+	has(t, s.get("/parked"), "12 messages of this list: the key was unknown, and is settled now.")
 	preview = s.post("/preview", url.Values{"all": {"1"}, "pipeline": {"orders"}, "reason": {"unknown"}, "do": {"retry"}})
 	has(t, preview, "<strong>12</strong> of 12 chosen", "it is a duplicate", "it is processed")
 	outcome = s.post("/settle", url.Values{"picks": {value(t, preview, "picks")}, "do": {"retry"}, "reason": {"the keys are settled"}})
@@ -536,6 +541,11 @@ func TestPagesOfABrokenProcessSaySo(t *testing.T) {
 	has(t, s.get("/"), "store ledger is not ready: the server is down")
 	has(t, s.get("/parked"), "the parked messages of orders cannot be read")
 	has(t, s.get("/unknown"), "store ledger: ")
+	page := s.post("/key", url.Values{"id": {"order-7"}})
+	has(t, page, "A place could not be asked", "Nothing is known of this key in the places that could be asked.")
+	if strings.Contains(page, "it is processed") || strings.Contains(page, "The next delivery") {
+		t.Errorf("it says what the next delivery gets, without a look at the store: %s", page)
+	}
 }
 
 func TestListsArePaged(t *testing.T) {

@@ -14,6 +14,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
@@ -187,9 +189,42 @@ type parkedData struct {
 	Rows               []parkedRow
 	Pager              pager
 	Notes              []string
-	// Unknown is the number of messages whose keys have to be settled first.
-	Unknown int
-	Changes bool // this person may change them
+	Keys               keyStates
+	Changes            bool // this person may change them
+}
+
+// keyStates count the messages that were parked because their keys were unknown.
+type keyStates struct {
+	// Unknown: the key still is. Settled: it is not. Unseen: this was not looked up.
+	Unknown, Settled, Unseen int
+}
+
+// keyStatesOf looks the keys of such messages up, at most mostChanged of each pipeline.
+func keyStatesOf(v *visit, list []*pipeline.Parked) (all keyStates) {
+	keys := map[string][]semel.Key{}
+	for _, m := range list {
+		if m.Reason == pipeline.ReasonUnknown {
+			keys[m.Pipeline] = append(keys[m.Pipeline], m.Key)
+		}
+	}
+	for name, of := range keys {
+		records := make([]semel.Record, min(len(of), mostChanged))
+		p, ok := v.Conf.Pipeline(name)
+		if !ok || facts.Markable(v.Conf, p) != nil || v.onStore(p.Store.Name, func(by *facts.Hands) error {
+			return by.LookUp(v.r.Context(), of[:len(records)], records)
+		}) != nil { // the page about the store says why
+			records = nil
+		}
+		all.Unseen += len(of) - len(records)
+		for i := range records {
+			if records[i].State == semel.Unknown {
+				all.Unknown++
+			} else {
+				all.Settled++
+			}
+		}
+	}
+	return all
 }
 
 // parkedPage lists parked messages.
@@ -205,11 +240,7 @@ func parkedPage(v *visit) error {
 	for _, reason := range pipeline.Reasons() {
 		d.Reasons = append(d.Reasons, string(reason))
 	}
-	for i := range list {
-		if list[i].Reason == pipeline.ReasonUnknown {
-			d.Unknown++
-		}
-	}
+	d.Keys = keyStatesOf(v, list)
 	var shown []*pipeline.Parked
 	shown, d.Pager = paged(v, list, more)
 	for i := range shown {

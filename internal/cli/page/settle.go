@@ -173,7 +173,7 @@ func foretellRetries(v *visit, ctx context.Context, p *config.Pipeline, list []p
 	}
 	for n, i := range of {
 		if told[i].text = unseen; unseen == "" {
-			told[i].text = keyrecord.NextDelivery(&records[n], p, time.Now())
+			told[i] = then{keyrecord.NextDelivery(&records[n], p, time.Now()), records[n].State != semel.Unknown}
 		}
 	}
 	return nil
@@ -318,6 +318,9 @@ func settleMessage(v *visit, ctx context.Context, do string, p *config.Pipeline,
 		if err != nil {
 			return err
 		}
+		if now.State == semel.Unknown {
+			return errors.New("its key is unknown, so that it would be parked again: settle the key first")
+		}
 		return keyrecord.Audited(ctx, hands, "parked retry", by, now, now.State, queue)
 	})
 	if err != nil {
@@ -392,18 +395,22 @@ func parkedUnknown(v *visit) (list []notice) {
 		if err != nil {
 			continue
 		}
-		n := 0
-		for i := range of.messages {
-			if of.messages[i].Reason == pipeline.ReasonUnknown {
-				n++
+		messages := make([]*pipeline.Parked, len(of.messages))
+		for i := range messages {
+			messages[i] = &of.messages[i]
+		}
+		add := func(n int, what string) {
+			if n > 0 {
+				list = append(list, notice{
+					Detail: facts.Detail{Text: term.Plural(n, "parked message") + " of " + p.Name + ": " + what},
+					Link:   "parked?" + url.Values{"pipeline": {p.Name}, "reason": {string(pipeline.ReasonUnknown)}}.Encode(), Label: "parked messages of " + p.Name,
+				})
 			}
 		}
-		if n > 0 {
-			list = append(list, notice{
-				Detail: facts.Detail{Text: fmt.Sprintf("%s of %s wait for the keys: process them again, so that each has its effect or is found to be a duplicate", term.Plural(n, "parked message"), p.Name)},
-				Link:   "parked?" + url.Values{"pipeline": {p.Name}, "reason": {string(pipeline.ReasonUnknown)}}.Encode(), Label: "parked messages of " + p.Name,
-			})
-		}
+		keys := keyStatesOf(v, messages)
+		add(keys.Settled, "the key is settled: process them again, so that each has its effect or is found to be a duplicate")
+		add(keys.Unknown, "the key is still unknown: settle it first")
+		add(keys.Unseen, "the key was unknown, and this page did not look at it now")
 	}
 	return list
 }
