@@ -29,7 +29,7 @@ var updateDocs = flag.Bool("update-docs", false, "write the output of the comman
 //	```console wait  the same, repeated until the output is there
 //	```sh            commands whose verbs and flags must exist
 //	```yaml          a configuration; "# NAME.yaml" in its first line makes it that file
-//	```python        code; "# NAME.py" in its first line makes it that file
+//	```python, js    code; "# NAME.py" or "// NAME.mjs" in its first line makes it that file
 //
 // A line "…" in an output stands for any lines. The words after a
 // page are the servers that it needs.
@@ -56,6 +56,7 @@ var docsPages = []struct{ name, servers string }{
 	{"guides/one-key.md", "kafka postgres"},
 	{"guides/idempotency-key.md", ""},
 	{"guides/python.md", "python"},
+	{"guides/node.md", "node"},
 	{"guides/serve.md", ""},
 	{"guides/operating.md", ""},
 	{"guides/envelopes.md", ""},
@@ -88,7 +89,7 @@ func TestDocumentsRunAsPrinted(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(bin, "go"), []byte(goInDocs), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, script := range pythonInDocs {
+	for name, script := range clientsInDocs {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -114,12 +115,19 @@ case "$1 $2 $3" in
 esac
 `
 
-// pythonInDocs replaces programs of Python by those of the environment that the client's tests
-// have. What a page installs is already there.
-var pythonInDocs = map[string]string{
+// clientsInDocs replaces programs of Python and Node by those that the clients' tests have. What
+// a page installs is already there.
+var clientsInDocs = map[string]string{
 	"pip":     "#!/bin/sh\n[ \"$*\" = \"install ./clients/python\" ]\n",
 	"python3": "#!/bin/sh\nexec \"$SEMEL_DOCS_PYTHON\" \"$@\"\n",
 	"flask":   "#!/bin/sh\nexec \"$SEMEL_DOCS_PYTHON\" -m flask \"$@\"\n",
+	"npm": `#!/bin/sh
+case "$*" in
+"ci --prefix clients/typescript") ;;
+"install ./clients/typescript express") ln -s "$SEMEL_DOCS_NODE_MODULES" node_modules ;;
+*) echo "docs_test.go does not know: npm $*" >&2; exit 2 ;;
+esac
+`,
 }
 
 // TestEveryPageIsInTheListOfTestedPages keeps a new page from being forgotten.
@@ -141,7 +149,7 @@ func TestEveryPageIsInTheListOfTestedPages(t *testing.T) {
 	}
 }
 
-var fence = regexp.MustCompile("(?ms)^```(console wait|console|sh|yaml|python)\n(.*?)^```$")
+var fence = regexp.MustCompile("(?ms)^```(console wait|console|sh|yaml|python|js)\n(.*?)^```$")
 
 func runPage(t *testing.T, name, bin, needs string) {
 	text := programtest.ReadFile(t, name)
@@ -154,7 +162,7 @@ func runPage(t *testing.T, name, bin, needs string) {
 			s.configuration(body)
 		case "sh":
 			s.verbs(body)
-		case "python":
+		case "python", "js":
 			s.code(body)
 		default:
 			if got := s.console(body, kind == "console wait"); got != body {
@@ -208,6 +216,15 @@ func openSession(t *testing.T, bin, needs string) *session {
 				t.Fatal(err)
 			}
 			s.env = append(s.env, "PYTHONPATH="+source, "SEMEL_DOCS_PYTHON="+strings.TrimSpace(string(python)))
+		case "node":
+			if output, err := exec.CommandContext(t.Context(), filepath.Join("..", "..", "clients", "typescript", "install.sh")).CombinedOutput(); err != nil {
+				t.Fatalf("clients/typescript/install.sh: %v\n%s", err, output)
+			}
+			modules, err := filepath.Abs(filepath.Join("..", "..", "clients", "typescript", "test", "node_modules"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.env = append(s.env, "SEMEL_DOCS_NODE_MODULES="+modules)
 		case "kafka": // its own broker, because the topic names are those of the page
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_KAFKA="+servicestest.StartKafka(t, nil).Addr())
 		case "rabbitmq": // its own node, because the queue names are those of the page
@@ -373,7 +390,7 @@ func (s *session) configuration(body string) {
 // code writes a file of code that a page names.
 func (s *session) code(body string) {
 	s.Helper()
-	if found := regexp.MustCompile(`^# (\S+\.py)\n`).FindStringSubmatch(body); found != nil {
+	if found := regexp.MustCompile(`^(?:#|//) (\S+\.(?:py|mjs))\n`).FindStringSubmatch(body); found != nil {
 		programtest.WriteFile(s.T, filepath.Join(s.dir, found[1]), s.real.Replace(body))
 	}
 }
