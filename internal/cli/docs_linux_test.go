@@ -242,7 +242,9 @@ func openSession(t *testing.T, bin, needs string) *session {
 	real, shown := []string{"semel run ", "semel run --log-format text "}, []string(nil) // as on a terminal
 	for _, port := range []int{4195, 4196, 8081, 8082, 8083, 8084, 8085, 8086, 8087} {
 		addr, free := fmt.Sprintf("127.0.0.1:%d", port), servicestest.FreeAddr(t)
-		real, shown = append(real, addr, free, fmt.Sprintf("--port %d", port), "--port "+free[strings.LastIndexByte(free, ':')+1:]), append(shown, free, addr)
+		number := free[strings.LastIndexByte(free, ':')+1:]
+		real = append(real, addr, free, fmt.Sprintf("--port %d", port), "--port "+number, fmt.Sprintf("listen(%d", port), "listen("+number)
+		shown = append(shown, free, addr)
 	}
 	s.real, s.shown = strings.NewReplacer(real...), strings.NewReplacer(append(shown, s.dir, "/home/me/semel")...)
 
