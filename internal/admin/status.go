@@ -116,7 +116,7 @@ const (
 	StateOpening  State = "opening"
 	StateWaiting  State = "waiting" // for a server, before it can start
 	StateReady    State = "ready"
-	StateNotSeen  State = "not seen" // no process that runs it was asked
+	StateNotSeen  State = "not seen" // no process that runs it answered
 	StatePaused   State = "paused"
 	StateStalled  State = "stalled"
 	StateNotReady State = "not ready"

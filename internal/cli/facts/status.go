@@ -78,7 +78,9 @@ func Details(now *admin.Status, file string) (list []Detail) {
 		if p.Settled > 0 {
 			add(AboutPipeline, p.Name, false, "%s", accounts(p))
 		}
-		if p.Reason != "" {
+		if p.State == admin.StateNotSeen {
+			add(AboutPipeline, p.Name, true, "no process that runs %s answered: %s", p.Name, p.Reason)
+		} else if p.Reason != "" {
 			add(AboutPipeline, p.Name, troubled(p), "%s is not ready: %s", p.Name, term.Trouble(p.Reason, p.NextAttempt, now.Time))
 		} else if p.WaitingFor != "" {
 			add(AboutPipeline, p.Name, troubled(p), "%s is stalled, waiting for %s", p.Name, p.WaitingFor)
@@ -131,12 +133,12 @@ func Details(now *admin.Status, file string) (list []Detail) {
 	return list
 }
 
-// troubled reports whether a pipeline neither works nor has ended, as far as it is seen.
+// troubled reports whether a pipeline neither works nor has ended, or is not seen.
 func troubled(p *admin.PipelineStatus) bool { return !Well(p.State) }
 
 // Well reports whether a part of a process in a state needs no person.
 func Well(s admin.State) bool {
-	return s == admin.StateReady || s == admin.StateEnded || s == admin.StateNotSeen
+	return s == admin.StateReady || s == admin.StateEnded
 }
 
 // accounts says what became of the messages since the start of the program.

@@ -24,8 +24,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// defaultAddress is not that of semel run, which may be on the same machine.
-const defaultAddress = "127.0.0.1:4196"
+// defaultAddress is neither that of semel run nor that of semel serve, which may be on the same
+// machine.
+const defaultAddress = "127.0.0.1:4197"
 
 // New returns the verb ui.
 func New(a *term.App) *cobra.Command {
@@ -85,7 +86,7 @@ func run(ctx context.Context, a *term.App, conf *config.File, address string) (e
 		}
 		return err
 	}
-	u := &ui{conf: conf, patience: a.Patience, started: time.Now(), stores: app.NewStores(conf, &app.StoresOptions{KeepIDs: true}), counts: map[string]*counted{}}
+	u := &ui{conf: conf, patience: a.Patience, stores: app.NewStores(conf, &app.StoresOptions{KeepIDs: true}), counts: map[string]*counted{}}
 	defer func() { err = errors.Join(err, u.stores.Close()) }()
 	process := &admin.Process{Status: u.status, Store: u.store, Parked: u.parked, Redact: conf.Redact}
 	shown := page.New(&page.Options{App: a, File: conf.Name, Conf: conf, Process: process, At: listener.Addr()})
@@ -117,7 +118,6 @@ func run(ctx context.Context, a *term.App, conf *config.File, address string) (e
 type ui struct {
 	conf     *config.File
 	patience time.Duration
-	started  time.Time
 	stores   *app.Stores
 
 	mu     sync.Mutex // guards counts
@@ -154,7 +154,11 @@ func (u *ui) parked(ctx context.Context, name string) (pipeline.DeadLetters, boo
 	if !ok {
 		return nil, false, fmt.Errorf("there is no pipeline %q: %w", name, semel.ErrInvalidRequest)
 	}
-	return app.ExistingDeadLetters(ctx, u.conf, spec)
+	letters, ok, err := app.ExistingDeadLetters(ctx, u.conf, spec)
+	if err == nil && !ok && spec.Parked.Path != "" {
+		err = fmt.Errorf("this machine has no directory %s: if %s runs on another machine, its parked messages are there; otherwise none was parked yet", spec.Parked.Path, name)
+	}
+	return letters, ok, err
 }
 
 // statusFor limits the wait for the process that runs the pipelines, and for a count.
@@ -166,17 +170,21 @@ func (u *ui) status(ctx context.Context) *admin.Status {
 	asked, cancel := context.WithTimeout(ctx, statusFor)
 	now, err := open.StatusOf(asked, u.conf)
 	cancel()
+	why := "the process that answered does not run it"
 	if err != nil {
-		now = &admin.Status{}
-		for _, p := range u.conf.Pipelines {
-			s := admin.PipelineStatus{Name: p.Name, State: admin.StateNotSeen}
-			if n, ok := u.waiting(ctx, p); ok {
-				s.Waiting = &n
-			}
-			now.Pipelines = append(now.Pipelines, s)
-		}
+		now, why = &admin.Status{}, term.JoinLines(u.conf.Redact(term.PlainText(err.Error())))
 	}
-	now.Started, now.Stores = u.started, nil
+	for _, p := range u.conf.Pipelines {
+		if slices.ContainsFunc(now.Pipelines, func(s admin.PipelineStatus) bool { return s.Name == p.Name }) {
+			continue
+		}
+		s := admin.PipelineStatus{Name: p.Name, State: admin.StateNotSeen, Reason: why}
+		if n, ok := u.waiting(ctx, p); ok {
+			s.Waiting = &n
+		}
+		now.Pipelines = append(now.Pipelines, s)
+	}
+	now.Stores = nil
 	for _, s := range u.conf.Stores {
 		if _, layer := u.conf.LayerOf(s.Name); !layer && shared(u.conf, s.Name) {
 			now.Stores = append(now.Stores, u.storeStatus(ctx, s.Name))
@@ -190,7 +198,7 @@ func (u *ui) status(ctx context.Context) *admin.Status {
 func (u *ui) waiting(ctx context.Context, p *config.Pipeline) (n int64, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, statusFor)
 	defer cancel()
-	letters, ok, err := app.ExistingDeadLetters(ctx, u.conf, p)
+	letters, ok, err := u.parked(ctx, p.Name)
 	if err != nil || !ok {
 		return 0, err == nil
 	}

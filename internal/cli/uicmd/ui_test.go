@@ -58,6 +58,7 @@ admin: { listen: off }
 stores: { db: { postgres: { dsn: "`+database+`", keep_ids: true } } }
 pipelines:
   orders: { source: { file: { paths: [in] } }, key: { id: .id }, window: 7d, store: db, sink: { file: { path: out } }, parked: { path: `+dir+`/parked } }
+  far: { source: { file: { paths: [in] } }, key: { id: .id, scope: far }, window: 7d, store: db, sink: { file: { path: out2 } }, parked: { path: `+dir+`/elsewhere } }
 `)
 	conf, err := kind.All().Read(file, programtest.NoEnv)
 	if err != nil {
@@ -113,8 +114,9 @@ pipelines:
 	if text := page(http.Get(base + "/")); strings.Contains(text, "order-") {
 		t.Errorf("a person who is not logged in sees a key: %s", text)
 	}
-	has(page(browser.Get(link)), "not seen", "store db has unknown keys")
-	has(page(browser.Get(base+"/parked")), "order-&lt;41&gt;")
+	has(page(browser.Get(link)), "not seen", "store db has unknown keys", "no process that runs orders answered: the file has no admin server", "no process that runs far answered")
+	has(page(browser.Get(base+"/parked")), "order-&lt;41&gt;", "the parked messages of far cannot be read: this machine has no directory "+dir+"/elsewhere")
+	has(page(browser.Get(base+"/parked?pipeline=far")), "No message is parked that passes this filter, as far as this page could read")
 	list := page(browser.Get(base + "/unknown"))
 	has(list, "order-&lt;41&gt;", "scope orders")
 	found := regexp.MustCompile(`name="pick" value="([^"]*)"`).FindStringSubmatch(list)
@@ -122,7 +124,7 @@ pipelines:
 		t.Fatal(list)
 	}
 	form := url.Values{"pick": {html.UnescapeString(found[1])}, "do": {"done"}, "reason": {"it is in the list"}}
-	has(page(browser.PostForm(base+"/resolve", form)), "1 resolved as done", "1 parked message of orders")
+	has(page(browser.PostForm(base+"/resolve", form)), "1 resolved as done", "1 parked message of orders: the key is settled")
 	records := make([]semel.Record, 1)
 	looker, _ := semel.As[semel.Inspector](store)
 	if err := looker.Look(t.Context(), []semel.Key{key}, records); err != nil || records[0].State != semel.Done {
