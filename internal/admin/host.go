@@ -49,13 +49,8 @@ func (h *host) answer(ctx context.Context, q *question, write func(*answer) erro
 	case verbParked:
 		return h.parked(ctx, q, write)
 	case verbJournal:
-		for _, key := range q.keys() {
-			j := h.Journal.Of(key)
-			if err := write(&answer{Journal: &j}); err != nil {
-				return err
-			}
-		}
-		return nil
+		j := h.Journal.Of(q.keys()...)
+		return write(&answer{Journal: &j})
 	}
 	store, err := h.store(q.Store)
 	if err != nil {

@@ -132,9 +132,13 @@ func (j *Journal) near(e *kept) *kept {
 	return nil
 }
 
-// Of returns what happened to deliveries of a key, the oldest first.
-func (j *Journal) Of(k semel.Key) KeyJournal {
-	hash := j.hash(k)
+// Of returns what happened to deliveries of some keys, the oldest first. It reads the journal once,
+// because pipelines wait for it.
+func (j *Journal) Of(keys ...semel.Key) KeyJournal {
+	hashes := make(map[uint64]bool, len(keys))
+	for _, k := range keys {
+		hashes[j.hash(k)] = true
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	found := KeyJournal{Since: j.start.UTC(), Start: len(j.entries) < journalSize, Entries: []JournalEntry{}}
@@ -144,7 +148,7 @@ func (j *Journal) Of(k semel.Key) KeyJournal {
 	for _, part := range [][]kept{j.entries[j.next:], j.entries[:j.next]} {
 		for i := range part {
 			e := &part[i]
-			if e.key != hash {
+			if !hashes[e.key] {
 				continue
 			}
 			entry := JournalEntry{

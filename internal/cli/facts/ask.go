@@ -194,10 +194,7 @@ func (q *Question) journal(ctx context.Context, store semel.Store, at *Place, ke
 	running, ok := semel.As[*admin.Store](store)
 	switch {
 	case q.Process != nil && q.Process.Journal != nil:
-		for _, key := range keys {
-			of := q.Process.Journal.Of(key)
-			journal = admin.KeyJournal{Since: of.Since, Start: of.Start, Entries: append(journal.Entries, of.Entries...)}
-		}
+		journal = q.Process.Journal.Of(keys...)
 	case !ok:
 		if !slices.ContainsFunc(q.Conf.Stack(at.Store), func(s *config.Store) bool { return s.Spec.About().Directory != "" }) {
 			q.Remark("journal of store %s: not asked: name the running process with --admin ADDRESS", at.Store)

@@ -24,10 +24,14 @@ import (
 )
 
 const (
+	// changeFor limits the time for the change of one key.
+	changeFor = 20 * time.Second
 	// searchFor limits the search of sources and sinks, and searchMost their messages.
 	searchFor  = 10 * time.Second
 	searchMost = 100_000
 	searchBack = 24 * time.Hour
+	// mostReadings limits the readings of one key in a form.
+	mostReadings = 16
 )
 
 // keyForm is what the form for the search has. Its values are those of the last search.
@@ -236,6 +240,17 @@ func findKey(v *visit) error {
 	var ids []string
 	switch refs := v.r.PostForm["ref"]; {
 	case len(refs) > 0: // a search of sources and sinks for a key that was found before
+		switch {
+		case !v.operates():
+			return refuse(http.StatusForbidden, "only an operator searches sources and sinks, which gives their servers work")
+		case len(refs) > mostReadings:
+			return refuse(http.StatusBadRequest, "the form has more than %d readings of a key: open the page again", mostReadings)
+		}
+		end, err := alone(v.r.Context(), v.searching, "search")
+		if err != nil {
+			return err
+		}
+		defer end()
 		for _, ref := range refs {
 			r, err := parseRef(ref)
 			if err != nil {
@@ -370,7 +385,7 @@ func askAll(v *visit, q *facts.Question, places []facts.Place, d *keyData) error
 		}
 		d.Answers = append(d.Answers, view)
 	}
-	if !q.ByDigest && !q.Searches {
+	if !q.ByDigest && !q.Searches && v.operates() {
 		for _, id := range q.IDs {
 			d.Refs = append(d.Refs, refOf(&semel.Record{Key: semel.Key{ID: id}}))
 		}
@@ -390,30 +405,38 @@ func changeKey(v *visit) error {
 		return err
 	}
 	store, d := form.Get("store"), &keyData{}
-	v.changing.Lock()
-	err = v.onStore(store, func(hands *facts.Hands) error {
-		now, err := hands.Again(v.r.Context(), r)
-		if err != nil {
-			return err
-		}
-		if facts.Version(now) != form.Get("expect") {
-			d.status = http.StatusConflict
-			d.Said = fmt.Sprintf("Nothing was changed: the record changed since it was shown. It is %s now.", now.State)
-			return nil
-		}
-		return changeRecord(v, hands, by, store, now, form.Get("do"), d)
-	})
-	v.changing.Unlock()
-	if err != nil {
+	if err := changeShown(v, by, store, r, d); err != nil {
 		return err
 	}
 	v.unknownLists.named(store).forget()
 	return keyOfRecord(v, store, r, d)
 }
 
+// changeShown changes a record, if it is still what was shown.
+func changeShown(v *visit, by keyrecord.By, store string, r *semel.Record, d *keyData) error {
+	end, err := alone(v.r.Context(), v.changing, "change")
+	if err != nil {
+		return err
+	}
+	defer end()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), changeFor) // a browser that goes away does not cut a change
+	defer cancel()
+	return v.onStore(store, func(hands *facts.Hands) error {
+		now, err := hands.Again(ctx, r)
+		if err != nil {
+			return err
+		}
+		if facts.Version(now) != v.r.PostForm.Get("expect") {
+			d.status = http.StatusConflict
+			d.Said = fmt.Sprintf("Nothing was changed: the record changed since it was shown. It is %s now.", now.State)
+			return nil
+		}
+		return changeRecord(ctx, v, hands, by, store, now, v.r.PostForm.Get("do"), d)
+	})
+}
+
 // changeRecord changes one record and says so.
-func changeRecord(v *visit, hands *facts.Hands, by keyrecord.By, store string, r *semel.Record, do string, d *keyData) error {
-	ctx := context.WithoutCancel(v.r.Context()) // a browser that goes away does not cut a change
+func changeRecord(ctx context.Context, v *visit, hands *facts.Hands, by keyrecord.By, store string, r *semel.Record, do string, d *keyData) error {
 	switch do {
 	case "done":
 		window, of := facts.WindowOf(v.Conf, store, r)
@@ -431,6 +454,14 @@ func changeRecord(v *visit, hands *facts.Hands, by keyrecord.By, store string, r
 		}
 		d.Said = "The key is absent: the next delivery of its message has its effect."
 	case "release":
+		// Remove takes no expected state. A done record can only change by its end, so it is not
+		// released shortly before: the next claim would lose its record.
+		switch left := time.Until(r.Expires); {
+		case r.State != semel.Done:
+			return refuse(http.StatusConflict, "nothing was changed: the key is %s, and only a key that is done is released here", r.State)
+		case !r.Expires.IsZero() && left < 2*changeFor:
+			return refuse(http.StatusConflict, "nothing was changed: the key expires by itself at %s: wait for that", term.DisplayTime(r.Expires))
+		}
 		if err := hands.Forget(ctx, by, r); err != nil {
 			return settling(err)
 		}

@@ -37,7 +37,7 @@ type route struct {
 
 // New returns the page of a process.
 func New(o *Options) *Page {
-	p := &Page{Options: *o, assets: map[string]asset{}, secure: o.Conf.Admin.TLS != nil, sessions: newSessions(o.At)}
+	p := &Page{Options: *o, assets: map[string]asset{}, secure: o.Conf.Admin.TLS != nil, sessions: newSessions(o.At), changing: make(chan struct{}, 1), searching: make(chan struct{}, 1)}
 	if public, err := url.Parse(o.Conf.Admin.PublicURL); err == nil && public.Host != "" {
 		p.prefix = strings.TrimSuffix(public.Path, "/")
 		p.secure = p.secure || public.Scheme == "https"

@@ -339,14 +339,40 @@ func same(now, shown *pipeline.Parked) bool {
 	return now.Pipeline == shown.Pipeline && now.Redrives == shown.Redrives && now.At.UnixMicro() == shown.At.UnixMicro()
 }
 
-// picked returns the messages that the form names, at most mostChanged of each pipeline's list.
-func picked(v *visit) (list []pipeline.Parked, err error) {
+// String says what a filter selects.
+func (f parkedFilter) String() string {
+	var words []string
+	for _, of := range [][2]string{{"pipeline", f.Pipeline}, {"reason", f.Reason}, {"parked longer ago than", f.Older}} {
+		if of[1] != "" {
+			words = append(words, of[0]+" "+of[1])
+		}
+	}
+	if words == nil {
+		return "every parked message"
+	}
+	return strings.Join(words, ", ")
+}
+
+// choice says what a form chose, for its preview.
+type choice struct {
+	// Filter is "" if the form names each entry.
+	Filter string
+	// All is how many entries were chosen, of which a change takes at most mostChanged. More:
+	// there are still more.
+	All   int
+	More  bool
+	Notes []string
+}
+
+// picked returns the messages that the form names, at most mostChanged.
+func picked(v *visit) (list []pipeline.Parked, of choice, err error) {
 	form := v.r.PostForm
 	if form.Get("all") != "" {
-		_, all, _, _, err := selected(v, form.Get)
+		f, all, more, notes, err := selected(v, form.Get)
 		if err != nil {
-			return nil, err
+			return nil, of, err
 		}
+		of = choice{f.String(), len(all), more, notes}
 		for _, m := range all[:min(len(all), mostChanged)] {
 			list = append(list, *m)
 		}
@@ -357,16 +383,14 @@ func picked(v *visit) (list []pipeline.Parked, err error) {
 			}
 			m, ok := pickOf(text)
 			if !ok {
-				return nil, refuse(http.StatusBadRequest, "the form does not name a message: open the list again")
+				return nil, of, refuse(http.StatusBadRequest, "the form does not name a message: open the list again")
 			}
 			list = append(list, m)
 		}
+		of.All = len(list)
 	}
-	switch {
-	case len(list) == 0:
-		return nil, refuse(http.StatusUnprocessableEntity, "no message was chosen: nothing was changed")
-	case len(list) > mostChanged:
-		list = list[:mostChanged]
+	if len(list) == 0 {
+		return nil, of, refuse(http.StatusUnprocessableEntity, "no message was chosen: nothing was changed")
 	}
-	return list, nil
+	return list[:min(len(list), mostChanged)], of, nil
 }

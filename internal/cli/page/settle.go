@@ -31,14 +31,15 @@ const (
 )
 
 // previewRow is a message or a key of a preview, with what happens to it.
-type previewRow struct{ Name, Key, Then string }
+type previewRow struct{ Name, Key, Reason, Then string }
 
 // previewData is what a preview shows.
 type previewData struct {
 	Do, What, Action string
-	Count, Chosen    int
-	Rows             []previewRow
-	Hidden           int
+	choice
+	Count, Chosen int
+	Rows          []previewRow
+	Hidden        int
 	// Picks names what was shown, for the change.
 	Picks, Store string
 	Typed        bool
@@ -57,11 +58,11 @@ func previewParked(v *visit) error {
 	if !ok {
 		return refuse(http.StatusUnprocessableEntity, "choose what to do with the messages")
 	}
-	list, err := picked(v)
+	list, of, err := picked(v)
 	if err != nil {
 		return err
 	}
-	d := &previewData{Do: do, What: what, Action: "settle", Back: "parked", Chosen: len(list)}
+	d := &previewData{choice: of, Do: do, What: what, Action: "settle", Back: "parked", Chosen: len(list)}
 	var picks []string
 	for _, p := range v.pipelines() {
 		of := slices.DeleteFunc(slices.Clone(list), func(m pipeline.Parked) bool { return m.Pipeline != p.Name })
@@ -75,7 +76,7 @@ func previewParked(v *visit) error {
 		for i := range of {
 			row := rowOf(v, &now[i])
 			if len(d.Rows) < shownAtOnce {
-				d.Rows = append(d.Rows, previewRow{row.Pipeline + " " + row.ID, row.Key, then[i].text})
+				d.Rows = append(d.Rows, previewRow{row.Pipeline + " " + row.ID, row.Key, row.Reason, then[i].text})
 			} else {
 				d.Hidden++
 			}
@@ -200,18 +201,21 @@ func settleParked(v *visit) error {
 	if err != nil {
 		return err
 	}
-	list, err := picked(v)
+	list, _, err := picked(v)
 	if err != nil {
 		return err
 	}
 	if err := confirmed(v, len(list)); err != nil {
 		return err
 	}
+	end, err := alone(v.r.Context(), v.changing, "change")
+	if err != nil {
+		return err
+	}
+	defer end()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), settleFor) // a browser that goes away does not cut a change
 	defer cancel()
 	op := &operation{do: do, by: by.Actor, at: time.Now()}
-	v.changing.Lock()
-	defer v.changing.Unlock()
 	for _, p := range v.pipelines() {
 		of := slices.DeleteFunc(slices.Clone(list), func(m pipeline.Parked) bool { return m.Pipeline != p.Name })
 		if len(of) > 0 {
@@ -307,7 +311,7 @@ func settleMessage(v *visit, ctx context.Context, do string, p *config.Pipeline,
 	}
 	queue := func() error { return letters.(pipeline.DeadLetterStore).Queue(ctx, []string{m.ID}) }
 	item.outcome, item.reason, item.waits = facts.Queued, "", true
-	if v.Conf.Mode(p) == config.Direct { // the audit log beside the messages names the process that redrives them
+	if facts.Markable(v.Conf, p) != nil { // it has no store: the audit log beside the messages names the process that redrives them
 		return queue()
 	}
 	err := v.onStore(p.Store.Name, func(hands *facts.Hands) error {
@@ -570,44 +574,46 @@ type keyPicked struct {
 }
 
 // keysPicked returns the keys that the form names.
-func keysPicked(v *visit) (list []keyPicked, err error) {
+func keysPicked(v *visit) (list []keyPicked, of choice, err error) {
 	for _, text := range slices.Concat(v.r.PostForm["pick"], strings.Split(v.r.PostForm.Get("picks"), "\n")) {
 		if text = strings.TrimSuffix(text, "\r"); text == "" {
 			continue
 		}
 		parts := strings.Split(text, "\t")
 		if len(parts) != 3 {
-			return nil, refuse(http.StatusBadRequest, "the form does not name a key: open the list again")
+			return nil, of, refuse(http.StatusBadRequest, "the form does not name a key: open the list again")
 		}
 		r, err := parseRef(parts[1])
 		if err != nil {
-			return nil, err
+			return nil, of, err
 		}
 		list = append(list, keyPicked{parts[0], parts[2], r})
 	}
 	if v.r.PostForm.Get("all") != "" {
 		list = nil
+		only := v.r.PostForm.Get("store")
+		if of.Filter = "every unknown key"; only != "" {
+			of.Filter += ", store " + only
+		}
 		for _, name := range v.stores() {
-			if only := v.r.PostForm.Get("store"); only != "" && only != name {
+			if only != "" && only != name {
 				continue
 			}
-			of, err := unknownOf(v, v.r.Context(), name)
+			found, err := unknownOf(v, v.r.Context(), name)
 			if err != nil {
-				return nil, err
+				return nil, of, err
 			}
-			for i := range of.records {
-				r := &of.records[i]
+			of.More = of.More || found.more
+			for i := range found.records {
+				r := &found.records[i]
 				list = append(list, keyPicked{name, facts.Version(r), r})
 			}
 		}
 	}
-	switch {
-	case len(list) == 0:
-		return nil, refuse(http.StatusUnprocessableEntity, "no key was chosen: nothing was changed")
-	case len(list) > mostChanged:
-		list = list[:mostChanged]
+	if of.All = len(list); of.All == 0 {
+		return nil, of, refuse(http.StatusUnprocessableEntity, "no key was chosen: nothing was changed")
 	}
-	return list, nil
+	return list[:min(len(list), mostChanged)], of, nil
 }
 
 // resolutions are what can be done to unknown keys.
@@ -622,11 +628,11 @@ func previewKeys(v *visit) error {
 	if !ok {
 		return refuse(http.StatusUnprocessableEntity, "choose whether the effects happened")
 	}
-	list, err := keysPicked(v)
+	list, of, err := keysPicked(v)
 	if err != nil {
 		return err
 	}
-	d := &previewData{Do: do, What: what, Action: "resolve", Back: "unknown", Chosen: len(list)}
+	d := &previewData{choice: of, Do: do, What: what, Action: "resolve", Back: "unknown", Chosen: len(list)}
 	var picks []string
 	for _, k := range list {
 		now, err := recordOf(v, k.store, k.record)
@@ -670,7 +676,7 @@ func resolveKeys(v *visit) error {
 	if err != nil {
 		return err
 	}
-	list, err := keysPicked(v)
+	list, _, err := keysPicked(v)
 	if err != nil {
 		return err
 	}
@@ -681,11 +687,14 @@ func resolveKeys(v *visit) error {
 	if do == "absent" {
 		as = semel.Absent
 	}
+	end, err := alone(v.r.Context(), v.changing, "change")
+	if err != nil {
+		return err
+	}
+	defer end()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), settleFor)
 	defer cancel()
 	op := &operation{do: "resolve", by: by.Actor, at: time.Now()}
-	v.changing.Lock()
-	defer v.changing.Unlock()
 	for _, k := range list {
 		item := &settled{name: k.store, key: "digest " + k.record.Digest.String(), outcome: "resolved as " + do}
 		if k.record.Key.ID != "" {

@@ -44,7 +44,8 @@ type Page struct {
 	prefix    string           // of the paths, below which a proxy shows the page
 	secure    bool             // browsers reach it through TLS
 	sessions  *sessions
-	changing  sync.Mutex // held from the look at a record to its change
+	changing  chan struct{} // has an entry from the look at a record to its change
+	searching chan struct{} // has an entry while sources and sinks are searched
 
 	parkedLists  lists[*parkedList]  // by pipeline
 	unknownLists lists[*unknownList] // by store
@@ -189,6 +190,16 @@ func (v *visit) stores() (names []string) {
 
 // operates reports whether this person may change something.
 func (v *visit) operates() bool { return v.who.Role >= admin.Operator }
+
+// alone waits until nobody else is at work, and returns what ends the work.
+func alone(ctx context.Context, at chan struct{}, what string) (end func(), err error) {
+	select {
+	case at <- struct{}{}:
+		return func() { <-at }, nil
+	case <-ctx.Done():
+		return nil, refuse(http.StatusConflict, "another person's %s is under way: wait for its end. Nothing was changed", what)
+	}
+}
 
 const (
 	// mostChanged limits the messages or keys that one request changes.

@@ -1,0 +1,92 @@
+package page
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+func TestAChangeWaitsForAnotherAndGivesUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		at := make(chan struct{}, 1)
+		end, err := alone(t.Context(), at, "change")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := alone(ctx, at, "change"); err == nil {
+			t.Error("two are at work at once")
+		}
+		end()
+		if _, err := alone(t.Context(), at, "change"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestOnlyADoneKeyIsReleased(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, credentials)
+	s.claims(semel.Unknown, "a")
+	page := s.get("/key?store=ledger&digest=" + s.digest("a"))
+	w := s.ask(admin.Operator, "POST", "/change", url.Values{"store": {"ledger"}, "ref": {value(t, page, "ref")}, "expect": {value(t, page, "expect")}, "do": {"release"}, "reason": {"test"}})
+	if w.Code != http.StatusConflict || s.state("a") != semel.Unknown {
+		t.Errorf("%d, and the key is %s: %s", w.Code, s.state("a"), w.Body)
+	}
+}
+
+func TestAKeyThatExpiresSoonIsNotReleased(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, credentials)
+	answers := make([]semel.ClaimAnswer, 1)
+	if err := s.store.Claim(t.Context(), []semel.ClaimRequest{{Key: semel.Key{Scope: "orders", ID: "a"}, Owner: semel.Owner{Name: "x", Nonce: 1}, Window: changeFor, Done: true}}, answers); err != nil {
+		t.Fatal(err)
+	}
+	page := s.get("/key?store=ledger&digest=" + s.digest("a"))
+	w := s.ask(admin.Operator, "POST", "/change", url.Values{"store": {"ledger"}, "ref": {value(t, page, "ref")}, "expect": {value(t, page, "expect")}, "do": {"release"}, "reason": {"test"}})
+	if w.Code != http.StatusConflict {
+		t.Errorf("%d: %s", w.Code, w.Body)
+	}
+	has(t, w.Body.String(), "expires by itself")
+}
+
+func TestSearchesAreForOperatorsAndLimited(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, credentials)
+	ref := refOf(&semel.Record{Key: semel.Key{ID: "a"}})
+	if w := s.ask(admin.Viewer, "POST", "/key", url.Values{"ref": {ref}}); w.Code != http.StatusForbidden {
+		t.Errorf("a viewer: %d: %s", w.Code, w.Body)
+	}
+	if page := s.ask(admin.Viewer, "POST", "/key", url.Values{"id": {"a"}}).Body.String(); len(values(page, "ref")) > 0 {
+		t.Errorf("a viewer is offered a search: %s", page)
+	}
+	form := url.Values{}
+	for i := range mostReadings + 1 {
+		form.Add("ref", refOf(&semel.Record{Key: semel.Key{ID: fmt.Sprint(i)}}))
+	}
+	if w := s.ask(admin.Operator, "POST", "/key", form); w.Code != http.StatusBadRequest {
+		t.Errorf("%d: %s", w.Code, w.Body)
+	}
+}
+
+func TestThePreviewSaysWhatItLeavesOut(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, credentials)
+	var ids []string
+	for i := range mostChanged + 20 {
+		ids = append(ids, fmt.Sprint("order-", i))
+	}
+	s.park(pipeline.ReasonPermanent, ids...)
+	preview := s.post("/preview", url.Values{"all": {"1"}, "pipeline": {"orders"}, "reason": {"permanent"}, "do": {"skip"}})
+	has(t, preview, "This takes 500 of 520 that match.", "Filter: pipeline orders, reason permanent.", "parked as permanent: it is removed")
+}
