@@ -27,6 +27,8 @@ export class Problem extends Error {
 interface Operation {
 	verb: "claim" | "complete" | "release" | "extend";
 	body: string;
+	/** How long one try may take, in milliseconds. */
+	timeout: number;
 	/** On the clock of `performance.now()`. */
 	deadline: number;
 	/** Until then a claim of a key that is in flight is repeated. */
@@ -51,13 +53,15 @@ export class Caller {
 
 	/**
 	 * Returns the reply to an operation. Repeats it for at most `patience` ms while there is
-	 * none, and a claim for `wait` ms while its key is in flight. Throws a Problem.
+	 * none, and a claim for `wait` ms while its key is in flight. A try ends after a third of
+	 * the lease, so that a claim whose answer is lost is repeated within it. Throws a Problem.
 	 */
-	call(verb: Operation["verb"], body: string, patience: number, wait = 0): Promise<Reply> {
+	call(verb: Operation["verb"], body: string, patience: number, lease: number, wait = 0): Promise<Reply> {
 		return new Promise((resolve, reject) => {
 			const now = performance.now();
-			const waitUntil = now + wait;
-			this.#queue({ verb, body, deadline: now + patience, waitUntil, tries: 0, inDoubt: false, resolve, reject });
+			const timeout = Math.min(this.timeout, lease / 3);
+			const times = { timeout, deadline: now + patience, waitUntil: now + wait };
+			this.#queue({ verb, body, ...times, tries: 0, inDoubt: false, resolve, reject });
 		});
 	}
 
@@ -116,7 +120,8 @@ export class Caller {
 		const sent = performance.now();
 		let replies: Reply[];
 		try {
-			const reply = await this.request("/v1/batch", `{"items":[${items.join()}]}`);
+			const timeout = Math.min(...operations.map((operation) => operation.timeout));
+			const reply = await this.request("/v1/batch", `{"items":[${items.join()}]}`, timeout);
 			replies = reply.items as Reply[];
 			if (!Array.isArray(replies) || replies.length !== operations.length) {
 				throw new Problem("", "the answer does not have one item for each operation", "same");

@@ -31,7 +31,10 @@ export interface Policy {
 	wait?: number;
 	/** How long a call is repeated while the server gives no answer. Default: 30,000. */
 	retryFor?: number;
-	/** Whether a failure leaves open if the effect took place. Unknown always does. Default: AbortError and TimeoutError. */
+	/**
+	 * Whether a failure leaves open if the effect took place. Unknown always does. Default: AbortError, timeouts,
+	 * and connections that ended, also as the cause of another error.
+	 */
 	inDoubt?: (reason: unknown) => boolean;
 }
 
@@ -75,6 +78,9 @@ export interface Outcome<T> {
 	/** The effect took place in an earlier call. */
 	replayed: boolean;
 }
+
+/** Values that are longer as JSON are not kept: with other members, the server would refuse them. */
+const mostResult = 900_000;
 
 /** A client of `semel serve`. Make one for a process and share it. There is nothing to close. */
 export class Client {
@@ -168,24 +174,45 @@ export class Client {
 			request_id: policy.requestId,
 		});
 		try {
-			return await this.#caller.call("claim", `{${key},${members.slice(1)}`, policy.retryFor, policy.wait);
+			const body = `{${key},${members.slice(1)}`;
+			return await this.#caller.call("claim", body, policy.retryFor, policy.lease, policy.wait);
 		} catch (problem) {
 			raise(key, problem, false);
 		}
 	}
 
+	/** Completes the key of a function that returned, in any case: without its value, if that cannot be kept. */
 	async #complete(held: Held, policy: Required<Policy>, value: unknown): Promise<void> {
-		this.#renewer.remove(held);
 		const window = `"window":"${duration(policy.window)}"`;
 		const patience = Math.max(policy.retryFor, policy.lease);
-		const send = (result: string) => this.#caller.call("complete", held.body(window + result), patience);
+		const send = (result: string) =>
+			this.#caller.call("complete", held.body(window + result), patience, policy.lease).finally(() => held.end());
+		const notKept = () => send(',"result":{"not_kept":true}');
 		try {
-			const json = value === undefined ? undefined : JSON.stringify(value);
-			await send(json === undefined ? "" : `,"result":{"json":${json}}`).catch((problem) => {
-				if (problem instanceof Problem && problem.kind === "result-too-large") {
-					return send(',"result":{"not_kept":true}');
+			let json: string | undefined;
+			try {
+				json = value === undefined ? undefined : JSON.stringify(value);
+			} catch (reason) {
+				await notKept();
+				throw new TypeError(
+					`semel: ${name(held.key)}: the effect is recorded, but not its value, which JSON cannot hold`,
+					{
+						cause: reason,
+					},
+				);
+			}
+			if (json !== undefined && Buffer.byteLength(json) > mostResult) {
+				await notKept();
+				return;
+			}
+			await send(json === undefined ? "" : `,"result":{"json":${json}}`).catch(async (problem) => {
+				if (!(problem instanceof Problem) || problem.retry !== "no" || problem.kind === "stale-token") {
+					throw problem;
 				}
-				throw problem;
+				await notKept();
+				if (!problem.kind.endsWith("-too-large")) {
+					throw problem;
+				}
 			});
 		} catch (problem) {
 			if (problem instanceof Problem && problem.kind === "stale-token") {
@@ -195,14 +222,17 @@ export class Client {
 				);
 			}
 			raise(held.key, problem, true);
+		} finally {
+			await this.#renewer.remove(held);
 		}
 	}
 
 	/** Settles the key of a function that threw. Its lease ends by itself if that fails. */
 	async #giveBack(held: Held, policy: Required<Policy>, reason: unknown): Promise<void> {
-		this.#renewer.remove(held);
+		held.end();
+		await this.#renewer.remove(held); // a renewal on its way would come after what is sent now
 		const send = (verb: "complete" | "release" | "extend", members: string) =>
-			this.#caller.call(verb, held.body(members), policy.retryFor).catch(() => undefined);
+			this.#caller.call(verb, held.body(members), policy.retryFor, policy.lease).catch(() => undefined);
 		if (reason instanceof Permanent) {
 			await send(
 				"complete",
@@ -227,6 +257,7 @@ class Held implements Claim, Renewed {
 	readonly attempt: number;
 	readonly token: bigint;
 	readonly #abort = new AbortController();
+	#ended = false;
 	readonly signal = this.#abort.signal;
 	validUntil: number;
 
@@ -245,13 +276,38 @@ class Held implements Claim, Renewed {
 		return `{${this.key},"token":"${this.token}"${members === "" ? "" : ","}${members}}`;
 	}
 
+	/** The function has ended, so nobody cares for its signal any more. */
+	end(): void {
+		this.#ended = true;
+	}
+
 	lose(why: string): void {
+		if (this.#ended) {
+			return;
+		}
 		this.#abort.abort(new LeaseLost(`semel: ${name(this.key)}: ${why}`));
 	}
 }
 
+/** Errors of Node's network functions that come when a request may have arrived. */
+const inDoubtCodes = [
+	"ETIMEDOUT",
+	"ECONNRESET",
+	"ECONNABORTED",
+	"EPIPE",
+	"UND_ERR_SOCKET",
+	"UND_ERR_HEADERS_TIMEOUT",
+	"UND_ERR_BODY_TIMEOUT",
+];
+
 function timedOut(reason: unknown): boolean {
-	return reason instanceof Error && (reason.name === "AbortError" || reason.name === "TimeoutError");
+	for (let cause = reason; cause instanceof Error; cause = cause.cause) {
+		const code = (cause as NodeJS.ErrnoException).code;
+		if (cause.name === "AbortError" || /Timeout/.test(cause.name) || inDoubtCodes.includes(String(code))) {
+			return true;
+		}
+	}
+	return false;
 }
 
 function duration(value: number | string): string {

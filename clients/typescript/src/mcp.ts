@@ -40,9 +40,10 @@ export function tool<A, E extends Extra, R extends Result>(
 	options: ToolOptions = {},
 ): (args: A, extra: E) => Promise<R> {
 	return async (args, extra) => {
-		const caller = extra.authInfo?.clientId ?? extra.sessionId ?? "";
+		const caller = extra.authInfo?.clientId ?? "";
 		const named = extra._meta?.[options.meta ?? "idempotencyKey"];
-		const id = fingerprint([caller, name, named ?? args]);
+		// A caller that connects again has another session, but names the same key.
+		const id = fingerprint(named === undefined ? [caller, extra.sessionId ?? "", name, args] : [caller, name, named]);
 		const run = async () => {
 			const result = await handler(args, extra);
 			if (result.isError) {

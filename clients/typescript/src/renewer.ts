@@ -1,4 +1,4 @@
-import type { Caller, Reply } from "./caller.js";
+import type { Caller, Problem, Reply } from "./caller.js";
 
 /** A claim whose lease is renewed. */
 export interface Renewed {
@@ -21,6 +21,8 @@ export class Renewer {
 	#timer: NodeJS.Timeout | undefined;
 	/** When the timer ends. */
 	#wake = Number.POSITIVE_INFINITY;
+	/** The renewal that is on its way. */
+	#renewal: Promise<unknown> = Promise.resolve();
 
 	constructor(private readonly caller: Caller) {}
 
@@ -29,11 +31,13 @@ export class Renewer {
 		this.#wakeAt(due(claim));
 	}
 
-	remove(claim: Renewed): void {
+	/** Returns when no renewal of the claim is on its way. */
+	async remove(claim: Renewed): Promise<void> {
 		this.#claims.delete(claim);
 		if (this.#claims.size === 0) {
 			this.#sleep();
 		}
+		await this.#renewal;
 	}
 
 	#sleep(): void {
@@ -52,13 +56,19 @@ export class Renewer {
 	async #renew(): Promise<void> {
 		this.#sleep();
 		const began = performance.now();
+		for (const claim of this.#claims) {
+			if (claim.validUntil <= began && this.#claims.delete(claim)) {
+				claim.lose("the lease ended while the process was stopped");
+			}
+		}
 		// One that is due soon comes along, so that all are due together from then on.
 		const claims = [...this.#claims].filter((claim) => due(claim) <= began + claim.lease / 6);
 		const requests: Promise<void>[] = [];
 		for (let first = 0; first < claims.length; first += 1000) {
 			requests.push(this.#extend(claims.slice(first, first + 1000), began));
 		}
-		await Promise.all(requests);
+		this.#renewal = Promise.all(requests);
+		await this.#renewal;
 		for (const claim of this.#claims) {
 			// A renewal that failed is repeated four times in the time of one.
 			this.#wakeAt(Math.max(due(claim), began + claim.lease / 12));
@@ -71,8 +81,15 @@ export class Renewer {
 		let replies: Reply[] = [];
 		let silence = "";
 		try {
-			replies = (await this.caller.request("/v1/extend", `{"items":[${items.join()}]}`, timeout)).items as Reply[];
+			const reply = await this.caller.request("/v1/extend", `{"items":[${items.join()}]}`, timeout);
+			replies = (reply.items as Reply[] | undefined) ?? [];
 		} catch (reason) {
+			if (claims.length > 1 && (reason as Problem).retry === "no") {
+				// The server takes fewer items, or one of them refuses the others.
+				const half = Math.ceil(claims.length / 2);
+				await Promise.all([this.#extend(claims.slice(0, half), began), this.#extend(claims.slice(half), began)]);
+				return;
+			}
 			silence = String(reason);
 		}
 		claims.forEach((claim, i) => {
