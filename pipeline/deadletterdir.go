@@ -368,12 +368,18 @@ func (l *DeadLetterDir) Settle(ctx context.Context, p *Parked, how Settlement) e
 }
 
 // audit appends an entry to the audit log. It blocks until the entry is durable.
-func (l *DeadLetterDir) audit(ctx context.Context, p *Parked, how Settlement) (err error) {
-	defer func() { err = wrap("write the audit log", err) }()
+func (l *DeadLetterDir) audit(ctx context.Context, p *Parked, how Settlement) error {
 	line, err := how.Line(p)
 	if err != nil {
-		return err
+		return wrap("write the audit log", err)
 	}
+	return l.Audit(ctx, line)
+}
+
+// Audit appends a line of JSON to the audit log, about a change that an operator is going to make.
+// It blocks until the line is durable.
+func (l *DeadLetterDir) Audit(ctx context.Context, line []byte) (err error) {
+	defer func() { err = wrap("write the audit log", err) }()
 	lock, err := l.lockAudit(ctx)
 	if err != nil {
 		return err

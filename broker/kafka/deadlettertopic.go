@@ -220,6 +220,12 @@ func (l *DeadLetterTopic) Settle(ctx context.Context, p *pipeline.Parked, how pi
 	return l.log.add(ctx, []*pipeline.Parked{p}, how)
 }
 
+// Audit appends a line of JSON to the log of settled messages, about a change that an operator is
+// going to make. It blocks until the line is durable.
+func (l *DeadLetterTopic) Audit(ctx context.Context, line []byte) error {
+	return l.log.produce(ctx, &kgo.Record{Topic: l.log.topic, Value: line})
+}
+
 // Settled returns how a message was settled, as far as the log was read. It reports
 // false if the message is not settled. It does not block.
 func (l *DeadLetterTopic) Settled(id string) (pipeline.Settlement, bool) {
@@ -686,11 +692,6 @@ const maxAuditText = 4 << 10
 // add logs settled messages. It blocks until that is durable. After an error some may
 // be logged.
 func (s *settledLog) add(ctx context.Context, list []*pipeline.Parked, how pipeline.Settlement) error {
-	if s.write == nil {
-		if err := s.open(ctx); err != nil {
-			return err
-		}
-	}
 	records := make([]*kgo.Record, len(list))
 	for i, p := range list {
 		how.ID = p.ID
@@ -703,12 +704,25 @@ func (s *settledLog) add(ctx context.Context, list []*pipeline.Parked, how pipel
 		}
 		records[i] = &kgo.Record{Topic: s.topic, Key: []byte(p.ID), Value: value}
 	}
-	if err := s.write.ProduceSync(ctx, records...).FirstErr(); err != nil {
-		return fmt.Errorf("kafka: note in %s what was settled: %w", s.topic, s.allow(err))
+	if err := s.produce(ctx, records...); err != nil {
+		return err
 	}
 	for _, p := range list {
 		how.ID = p.ID
 		s.settled[p.ID] = how
+	}
+	return nil
+}
+
+// produce writes records. It blocks until they are durable.
+func (s *settledLog) produce(ctx context.Context, records ...*kgo.Record) error {
+	if s.write == nil {
+		if err := s.open(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.write.ProduceSync(ctx, records...).FirstErr(); err != nil {
+		return fmt.Errorf("kafka: note in %s what was settled: %w", s.topic, s.allow(err))
 	}
 	return nil
 }

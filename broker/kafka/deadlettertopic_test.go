@@ -150,6 +150,10 @@ func TestRedriveWritesAParkedRecordBackToItsPartition(t *testing.T) {
 			t.Errorf("%v, %v", again, err)
 		}
 
+		kafkatest.Must(t, letters.Audit(b.Context(), []byte(`{"verb":"parked retry","reason":"they are intended"}`)))
+		if n := len(b.listed(b.topicLot(opts, nil))); n != 3 {
+			t.Errorf("%d messages are listed after a line about an intended change, want 3", n)
+		}
 		places, errs := letters.Redrive(b.Context(), list[:2], "ann")
 		kafkatest.Must(t, errors.Join(errs...))
 		back := b.Read("in")
@@ -171,7 +175,7 @@ func TestRedriveWritesAParkedRecordBackToItsPartition(t *testing.T) {
 		if err := letters.Settle(b.Context(), list[2], pipeline.Settlement{How: pipeline.HowSkipped, Actor: "bob", Reason: "a test"}); !errors.Is(err, pipeline.ErrNotParked) {
 			t.Errorf("skipped twice: %v", err)
 		}
-		want := list[0].ID + " bad redriven ann written back to its topic permanent\n" + list[1].ID + " bad redriven ann written back to its topic permanent\n" + list[2].ID + "  skipped bob a test key-missing"
+		want := "    they are intended \n" + list[0].ID + " bad redriven ann written back to its topic permanent\n" + list[1].ID + " bad redriven ann written back to its topic permanent\n" + list[2].ID + "  skipped bob a test key-missing"
 		if got := b.settlements(); got != want {
 			t.Errorf("the log says\n%s\nwant\n%s", got, want)
 		}

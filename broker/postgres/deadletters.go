@@ -255,6 +255,14 @@ func (l *DeadLetters) Settle(ctx context.Context, p *pipeline.Parked, how pipeli
 	return nil
 }
 
+// Audit appends a line of JSON to the audit log, about a change that an operator is going to make.
+func (l *DeadLetters) Audit(ctx context.Context, line []byte) error {
+	if _, err := l.pool.Exec(ctx, "INSERT INTO "+l.audit+" (line) VALUES ($1::text::json)", string(line)); err != nil {
+		return fmt.Errorf("write the audit log: %w", err)
+	}
+	return nil
+}
+
 // AuditEnd implements pipeline.DeadLetterStore.
 func (l *DeadLetters) AuditEnd(ctx context.Context) (end int64, err error) {
 	if err := l.pool.QueryRow(ctx, "SELECT coalesce(max(number), 0) FROM "+l.audit).Scan(&end); err != nil {

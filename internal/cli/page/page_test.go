@@ -62,6 +62,7 @@ stores:
 pipelines:
   orders: { source: { file: { paths: [DIR/in.jsonl] } }, key: { id: .id }, store: ledger, window: 7d, sink: { webhook: { url: "http://127.0.0.1:1/x", headers: { Authorization: "Bearer `+canary+`-hook" }, allow_private: true } }, parked: { path: DIR/parked } }
   hooks: { source: { nats: { servers: ["127.0.0.1:1"], stream: s, consumer: c } }, key: { id: "header:Order" }, store: ledger, sink: { file: { path: DIR/out } }, parked: { path: DIR/parked } }
+  relay: { source: { outbox: { store: db } }, key: { id: property:message-id }, sink: { file: { path: DIR/relayed } }, parked: { path: DIR/parked } }
 `, "DIR", s.dir)
 	file := filepath.Join(s.dir, "semel.yaml")
 	if err := os.WriteFile(file, []byte(strings.Replace(text, "SECTION", section, 1)), 0o600); err != nil {
@@ -487,6 +488,40 @@ func TestParkedMessagesAreSkippedAndMarkedDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	has(t, s.post("/settle", url.Values{"pick": list[2:], "do": {"skip"}, "reason": {"x"}}), "it was redriven since it was shown, and parked again")
+}
+
+// TestARetryOfAPipelineWithoutKeysIsLoggedFirst has a pipeline that the status does not list: a form
+// may still name it.
+func TestARetryOfAPipelineWithoutKeysIsLoggedFirst(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, credentials)
+	m := pipeline.Parked{ID: "r", Pipeline: "relay", Reason: pipeline.ReasonPermanent, At: time.Now()}
+	if err := s.letters.Park(t.Context(), []pipeline.Parked{m}); err != nil {
+		t.Fatal(err)
+	}
+	strange := m
+	strange.Pipeline = "strange"
+	form := url.Values{"pick": {pick(&m), pick(&strange)}, "do": {"retry"}, "reason": {"the target is up"}}
+	has(t, s.post("/settle", form), "1 queued", "relay r", "strange r", "not done", "there is no pipeline &#34;strange&#34;")
+	queued, err := s.letters.Queued(t.Context(), "relay", 10)
+	if err != nil || len(queued) != 1 {
+		t.Errorf("%d are queued: %v", len(queued), err)
+	}
+	has(t, s.get("/audit"), "the target is up", "message relay/r", "<strong>ops</strong>")
+	if err := os.Remove(filepath.Join(s.dir, "parked", "audit.jsonl")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(s.dir, "parked", "audit.jsonl"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.letters.Park(t.Context(), []pipeline.Parked{{ID: "q", Pipeline: "relay", Reason: pipeline.ReasonPermanent, At: m.At}}); err != nil {
+		t.Fatal(err)
+	}
+	m.ID = "q"
+	has(t, s.post("/settle", url.Values{"pick": {pick(&m)}, "do": {"retry"}, "reason": {"x"}}), "failed", "audit log: nothing was changed")
+	if queued, err := s.letters.Queued(t.Context(), "relay", 10); err != nil || len(queued) != 1 {
+		t.Errorf("%d are queued: %v", len(queued), err)
+	}
 }
 
 func TestMoreThanAHundredNeedTheirNumber(t *testing.T) {

@@ -64,10 +64,10 @@ func previewParked(v *visit) error {
 	}
 	d := &previewData{choice: of, Do: do, What: what, Action: "settle", Back: "parked", Chosen: len(list)}
 	var picks []string
-	for _, p := range v.pipelines() {
-		of := slices.DeleteFunc(slices.Clone(list), func(m pipeline.Parked) bool { return m.Pipeline != p.Name })
-		if len(of) == 0 {
-			continue
+	for _, of := range byPipeline(list) {
+		p, err := v.pipelineOf(of[0].Pipeline)
+		if err != nil {
+			return err
 		}
 		now, then, err := foretell(v, v.r.Context(), p, of, do)
 		if err != nil {
@@ -90,6 +90,20 @@ func previewParked(v *visit) error {
 	return v.show(http.StatusOK, "preview", "Preview", d)
 }
 
+// byPipeline returns the messages of each pipeline.
+func byPipeline(list []pipeline.Parked) (groups [][]pipeline.Parked) {
+	at := map[string]int{}
+	for _, m := range list {
+		i, ok := at[m.Pipeline]
+		if !ok {
+			i, groups = len(groups), append(groups, nil)
+			at[m.Pipeline] = i
+		}
+		groups[i] = append(groups[i], m)
+	}
+	return groups
+}
+
 // then is what a change does to a message.
 type then struct {
 	text     string
@@ -99,6 +113,9 @@ type then struct {
 // foretell says what a change does to messages of a pipeline, which it reads again.
 func foretell(v *visit, ctx context.Context, p *config.Pipeline, list []pipeline.Parked, do string) ([]pipeline.Parked, []then, error) {
 	now, told := slices.Clone(list), make([]then, len(list))
+	for i := range told {
+		told[i].text = "it is no longer parked"
+	}
 	err := withLetters(v, ctx, p, func(letters pipeline.DeadLetters) error {
 		topic, _ := letters.(facts.ParkedTopic)
 		for i := range list {
@@ -216,12 +233,16 @@ func settleParked(v *visit) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), settleFor) // a browser that goes away does not cut a change
 	defer cancel()
 	op := &operation{do: do, by: by.Actor, at: time.Now()}
-	for _, p := range v.pipelines() {
-		of := slices.DeleteFunc(slices.Clone(list), func(m pipeline.Parked) bool { return m.Pipeline != p.Name })
-		if len(of) > 0 {
-			settlePipeline(v, ctx, op, p, of, by)
-			v.parkedLists.named(p.Name).forget()
+	for _, of := range byPipeline(list) {
+		p, err := v.pipelineOf(of[0].Pipeline)
+		if err != nil {
+			for i := range of {
+				op.items = append(op.items, &settled{name: of[i].Pipeline + " " + of[i].ID, outcome: "not done", failed: true, reason: err.Error()})
+			}
+			continue
 		}
+		settlePipeline(v, ctx, op, p, of, by)
+		v.parkedLists.named(p.Name).forget()
 	}
 	return v.redirect("outcome?op=" + url.QueryEscape(v.operations.add(op)))
 }
@@ -258,7 +279,7 @@ func settlePipeline(v *visit, ctx context.Context, op *operation, p *config.Pipe
 			}
 			by.Message = p.Name + "/" + m.ID
 			if err := settleMessage(v, ctx, op.do, p, letters, m, by, items[i]); err != nil {
-				items[i].outcome, items[i].failed, items[i].reason = "failed", true, v.App.Redact(term.PlainText(term.JoinLines(err.Error())))
+				items[i].outcome, items[i].failed, items[i].waits, items[i].reason = "failed", true, false, v.App.Redact(term.PlainText(term.JoinLines(err.Error())))
 			}
 		}
 		return nil
@@ -301,20 +322,25 @@ func settleMessage(v *visit, ctx context.Context, do string, p *config.Pipeline,
 	if how := facts.TooOld(m, p, time.Now()); how != "" {
 		return errors.New(facts.WhyTooOld(how, p))
 	}
-	if topic, ok := letters.(facts.ParkedTopic); ok {
-		places, errs := topic.Redrive(ctx, []*pipeline.Parked{m}, by.Actor)
-		if errs[0] != nil {
+	again := func() error {
+		if topic, ok := letters.(facts.ParkedTopic); ok {
+			places, errs := topic.Redrive(ctx, []*pipeline.Parked{m}, by.Actor)
+			if errs[0] == nil {
+				item.outcome, item.reason = facts.Redriven, fmt.Sprintf("written to %s/%d at %d, for the running pipeline", places[0].Source, places[0].Partition, places[0].Offset)
+			}
 			return errs[0]
 		}
-		item.outcome, item.reason = facts.Redriven, fmt.Sprintf("written to %s/%d at %d, for the running pipeline", places[0].Source, places[0].Partition, places[0].Offset)
-		return nil
+		item.outcome, item.reason, item.waits = facts.Queued, "", true
+		return letters.(pipeline.DeadLetterStore).Queue(ctx, []string{m.ID})
 	}
-	queue := func() error { return letters.(pipeline.DeadLetterStore).Queue(ctx, []string{m.ID}) }
-	item.outcome, item.reason, item.waits = facts.Queued, "", true
-	if facts.Markable(v.Conf, p) != nil { // it has no store: the audit log beside the messages names the process that redrives them
-		return queue()
+	if facts.Markable(v.Conf, p) != nil { // no store has its key, so the log beside the messages has the change
+		log, ok := letters.(keyrecord.Log)
+		if !ok {
+			return fmt.Errorf("the parked messages of %s have no audit log: nothing was changed: %w", p.Name, errors.ErrUnsupported)
+		}
+		return keyrecord.Audited(ctx, log, "parked retry", by, &semel.Record{Key: m.Key}, semel.Absent, again)
 	}
-	err := v.onStore(p.Store.Name, func(hands *facts.Hands) error {
+	return v.onStore(p.Store.Name, func(hands *facts.Hands) error {
 		now, err := hands.Again(ctx, &semel.Record{Key: m.Key})
 		if m.Key.ID == "" {
 			now, err = &semel.Record{}, nil
@@ -325,12 +351,8 @@ func settleMessage(v *visit, ctx context.Context, do string, p *config.Pipeline,
 		if now.State == semel.Unknown {
 			return errors.New("its key is unknown, so that it would be parked again: settle the key first")
 		}
-		return keyrecord.Audited(ctx, hands, "parked retry", by, now, now.State, queue)
+		return keyrecord.Audited(ctx, hands, "parked retry", by, now, now.State, again)
 	})
-	if err != nil {
-		item.waits = false
-	}
-	return err
 }
 
 // outcomeRow is a message or a key of an operation, with what became of it.
