@@ -79,6 +79,14 @@ func auditPage(v *visit) error {
 	}
 	seen := map[string]bool{}
 	for _, p := range v.pipelines() {
+		if store := p.Parked.Store.Name; store != "" && !seen["store "+store] && !slices.Contains(v.stores(), store) {
+			seen["store "+store] = true
+			d.Notes = append(d.Notes, fmt.Sprintf("not shown: what was done to messages that are parked in store %s: the audit table of its database has it", store))
+		}
+		if topic := p.Parked.Topic; topic != "" && !seen["topic "+topic] {
+			seen["topic "+topic] = true
+			d.Notes = append(d.Notes, fmt.Sprintf("not shown: what was done to messages that are parked in topic %s: topic %[1]s-settled has it", topic))
+		}
 		if seen[p.Parked.Path] || p.Parked.Path == "" { // a table is in the audit log of its store
 			continue
 		}

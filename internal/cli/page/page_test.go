@@ -63,6 +63,7 @@ pipelines:
   orders: { source: { file: { paths: [DIR/in.jsonl] } }, key: { id: .id }, store: ledger, window: 7d, sink: { webhook: { url: "http://127.0.0.1:1/x", headers: { Authorization: "Bearer `+canary+`-hook" }, allow_private: true } }, parked: { path: DIR/parked } }
   hooks: { source: { nats: { servers: ["127.0.0.1:1"], stream: s, consumer: c } }, key: { id: "header:Order" }, store: ledger, sink: { file: { path: DIR/out } }, parked: { path: DIR/parked } }
   relay: { source: { outbox: { store: db } }, key: { id: property:message-id }, sink: { file: { path: DIR/relayed } }, parked: { path: DIR/parked } }
+  topics: { source: { kafka: { brokers: ["127.0.0.1:1"], topics: [in], group: g } }, key: { id: .id }, store: ledger, sink: { file: { path: DIR/topics } }, parked: { topic: aside } }
 `, "DIR", s.dir)
 	file := filepath.Join(s.dir, "semel.yaml")
 	if err := os.WriteFile(file, []byte(strings.Replace(text, "SECTION", section, 1)), 0o600); err != nil {
@@ -126,6 +127,7 @@ func (s *site) status(ctx context.Context) *admin.Status {
 				Lags:      []admin.PartitionLag{{Source: hostile[0], Messages: &lag}, {Source: hostile[2], Partition: 1}},
 			},
 			{Name: "hooks", State: admin.StatePaused, Reason: "the server answers " + hostile[3]},
+			{Name: "topics", State: admin.StateReady},
 		},
 	}
 	store := admin.StoreStatus{Name: "ledger", State: admin.StateReady}
@@ -507,7 +509,7 @@ func TestARetryOfAPipelineWithoutKeysIsLoggedFirst(t *testing.T) {
 	if err != nil || len(queued) != 1 {
 		t.Errorf("%d are queued: %v", len(queued), err)
 	}
-	has(t, s.get("/audit"), "the target is up", "message relay/r", "<strong>ops</strong>")
+	has(t, s.get("/audit"), "topic aside-settled has it", "the target is up", "message relay/r", "<strong>ops</strong>")
 	if err := os.Remove(filepath.Join(s.dir, "parked", "audit.jsonl")); err != nil {
 		t.Fatal(err)
 	}
