@@ -204,9 +204,11 @@ func (b *tab) load(path string, v view) {
 	}
 }
 
+var axeFile, _ = filepath.Abs(filepath.Join("node_modules", "axe-core", "axe.min.js"))
+
 // axeCore is the source of axe-core, which npm has installed.
 var axeCore = sync.OnceValues(func() (string, error) {
-	source, err := os.ReadFile("node_modules/axe-core/axe.min.js")
+	source, err := os.ReadFile(axeFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", errors.New("axe-core is not installed: run npm ci")
 	}
@@ -272,14 +274,16 @@ func (b *tab) links() (list []string) {
 	return list
 }
 
+// images is the folder of the pictures in the documents.
+var images, _ = filepath.Abs(filepath.Join("..", "..", "docs", "images"))
+
 // picture writes what the tab shows, if -update is set.
-func (b *tab) picture(name string) {
+func (b *tab) picture(name string, v view) {
 	b.t.Helper()
-	png := get(b, chromedp.FullScreenshot(100))
-	if !*update {
+	if !*update || v != views[0] {
 		return
 	}
-	if err := os.WriteFile(filepath.Join(programtest.Root(b.t), "docs", "images", name), png, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(images, name), get(b, chromedp.FullScreenshot(100)), 0o644); err != nil {
 		b.t.Fatal(err)
 	}
 }

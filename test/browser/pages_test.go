@@ -221,10 +221,18 @@ func fill(store *logstore.Store) {
 func TestAPersonSettlesUnknownKeysAndParkedMessages(t *testing.T) {
 	for _, v := range []view{views[0], views[4]} {
 		t.Run(v.name, func(t *testing.T) {
-			file := setUp(t, "", "", numbered("order", 8), numbered("refused", 12), nil)
-			b := serve(t, file).open(t, browser(t), v)
+			var input strings.Builder
+			for _, id := range numbered("paid", 300) {
+				fmt.Fprintf(&input, `{"id":%q}`+"\n", id)
+			}
+			file := setUp(t, "", input.String(), numbered("order", 8), numbered("refused", 12), nil)
+			t.Chdir(filepath.Dir(file)) // the page shows the name as the process got it
+			b := serve(t, filepath.Base(file)).open(t, browser(t), v)
 			b.load("", v)
-			b.picture("overview.png")
+			b.picture("overview.png", v)
+			b.load("unknown", v)
+			b.do(chromedp.Click(`main li a`), chromedp.WaitReady("footer"))
+			b.picture("key.png", v)
 			b.load("unknown", v)
 			b.settle(`input[name=do][value=absent]`)
 			b.load("parked", v)
