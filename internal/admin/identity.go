@@ -51,23 +51,30 @@ func Known(auth *config.Auth, user, secret string) (who Identity) {
 // String returns the name of a role.
 func (r Role) String() string { return [...]string{"nobody", "viewer", "operator"}[r] }
 
-// Identify returns who sent a request, by its header Authorization. tried reports whether it has
-// one.
-func Identify(auth *config.Auth, r *http.Request) (who Identity, tried bool) {
-	if user, password, ok := r.BasicAuth(); ok && user != "" {
-		return Known(auth, user, password), true
+// credentials returns those of the header Authorization of a request.
+func credentials(r *http.Request) (user, secret string, ok bool) {
+	if user, secret, ok = r.BasicAuth(); ok && user != "" {
+		return user, secret, true
 	}
-	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
-		return Known(auth, "", token), true
-	}
-	return Identity{}, r.Header.Get("Authorization") != ""
+	secret, ok = strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return "", secret, ok
 }
 
 // authorized requires the credentials of admin.auth, except for the liveness
 // probe. Those of a viewer are for reading.
-func authorized(auth *config.Auth, next http.Handler) http.Handler {
+func authorized(auth *config.Auth, tries *Tries, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if who, _ := Identify(auth, r); who.Role == Nobody && r.URL.Path != "/livez" {
+		if r.URL.Path == "/livez" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		who, wait := tries.Identify(auth, r)
+		switch {
+		case wait > 0:
+			w.Header().Set("Retry-After", RetryAfter(wait))
+			answerText(w, http.StatusTooManyRequests, "too many failed logins of this user\n")
+			return
+		case who.Role == Nobody:
 			w.Header().Set("WWW-Authenticate", `Basic realm="semel"`)
 			answerText(w, http.StatusUnauthorized, "not authorized\n")
 			return
@@ -79,7 +86,8 @@ func authorized(auth *config.Auth, next http.Handler) http.Handler {
 // operators refuses clients that are not operators.
 func operators(auth *config.Auth, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if who, _ := Identify(auth, r); who.Role < Operator {
+		user, secret, _ := credentials(r)
+		if Known(auth, user, secret).Role < Operator {
 			answerText(w, http.StatusForbidden, "the answers have bodies of messages, which a viewer does not see\n")
 			return
 		}

@@ -34,6 +34,8 @@ type Process struct {
 	// Rates returns how many messages a pipeline settled per second in each ten seconds of
 	// the last hour, the oldest first.
 	Rates func(pipeline string) []float64
+	// Tries limits how fast the credentials of admin.auth can be guessed.
+	Tries Tries
 	// Page is the page for people, or nil. It decides by itself who may see what.
 	Page http.Handler
 }

@@ -75,7 +75,7 @@ func NewServer(p *Process, address string, conf *config.Admin) *http.Server {
 	mux := http.NewServeMux()
 	guard := identified
 	if conf.Auth != nil {
-		guard = func(next http.Handler) http.Handler { return authorized(conf.Auth, next) }
+		guard = func(next http.Handler) http.Handler { return authorized(conf.Auth, &p.Tries, next) }
 	}
 	handle := func(pattern string, handler http.Handler) { mux.Handle(pattern, guard(handler)) }
 	handle("/livez", onlyGet(func(w http.ResponseWriter, _ *http.Request) { answerText(w, http.StatusOK, "ok\n") }))

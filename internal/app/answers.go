@@ -19,6 +19,7 @@ import (
 func (d *daemon) process() *admin.Process {
 	return &admin.Process{
 		Ready: d.ready, Status: d.status, Metrics: d.metrics.handler(), Store: d.opened, Parked: d.openParked, Journal: d.journal, Redact: d.file.Redact, Rates: d.rates,
+		Tries: admin.Tries{Failed: func(user, address string) { d.log.Warn("a login failed", "user", user, "address", address) }},
 	}
 }
 

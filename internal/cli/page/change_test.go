@@ -90,3 +90,48 @@ func TestThePreviewSaysWhatItLeavesOut(t *testing.T) {
 	preview := s.post("/preview", url.Values{"all": {"1"}, "pipeline": {"orders"}, "reason": {"permanent"}, "do": {"skip"}})
 	has(t, preview, "This takes 500 of 520 that match.", "Filter: pipeline orders, reason permanent.", "parked as permanent: it is removed")
 }
+
+func TestGuessesInTheHeaderHaveToWaitToo(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, credentials)
+	failed := 0
+	s.page.Process.Tries.Failed = func(user, address string) {
+		if failed++; user != "ops" || address != "192.0.2.1" {
+			t.Errorf("%s from %s", user, address)
+		}
+	}
+	header := func(user, password string) func(*http.Request) {
+		return func(r *http.Request) { r.SetBasicAuth(user, password) }
+	}
+	for i := range admin.FreeFailures {
+		path := []string{"/key", "/status"}[i%2] // of the page, and of the server itself
+		if w := s.ask(admin.Nobody, "GET", path, nil, header("ops", "x")); w.Code != http.StatusUnauthorized {
+			t.Fatalf("%s: %d: %s", path, w.Code, w.Body)
+		}
+	}
+	for _, path := range []string{"/key", "/status"} {
+		if w := s.ask(admin.Operator, "GET", path, nil); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" {
+			t.Errorf("%s: %d, %v", path, w.Code, w.Header())
+		}
+	}
+	if w := s.ask(admin.Nobody, "POST", "/login", url.Values{"user": {"ops"}, "password": {canary + "-pw"}}); w.Code != http.StatusTooManyRequests {
+		t.Errorf("the form: %d", w.Code)
+	}
+	if w := s.ask(admin.Viewer, "GET", "/key", nil); w.Code != http.StatusOK {
+		t.Errorf("another user of this address: %d: %s", w.Code, w.Body)
+	}
+	if failed != admin.FreeFailures {
+		t.Errorf("%d failures were reported", failed)
+	}
+}
+
+func TestWrongLinksBlockNobody(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "")
+	for range 10 * admin.FreeFailures {
+		if w := s.ask(admin.Nobody, "GET", "/login?token=x", nil); w.Code == http.StatusTooManyRequests {
+			t.Fatalf("%d: %s", w.Code, w.Body)
+		}
+	}
+	s.loggedIn()
+}

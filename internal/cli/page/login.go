@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -39,16 +38,16 @@ func (p *Page) URL() string {
 	return scheme + "://" + net.JoinHostPort(host, port) + "/"
 }
 
-// identify returns who sent a request.
-func (p *Page) identify(r *http.Request) admin.Identity {
-	if who, _ := admin.Identify(p.Conf.Admin.Auth, r); who.Role != admin.Nobody {
-		return who
+// identify returns who sent a request, or how long that user has to wait.
+//
+// A session comes before the header, which may have the credentials of a proxy.
+func (p *Page) identify(r *http.Request) (who admin.Identity, wait time.Duration) {
+	if cookie, err := r.Cookie(p.cookieName()); err == nil {
+		if who := p.sessions.of(cookie.Value, time.Now()); who.Role != admin.Nobody {
+			return who, 0
+		}
 	}
-	cookie, err := r.Cookie(p.cookieName())
-	if err != nil {
-		return admin.Identity{}
-	}
-	return p.sessions.of(cookie.Value, time.Now())
+	return p.Process.Tries.Identify(p.Conf.Admin.Auth, r)
 }
 
 func (p *Page) cookieName() string {
@@ -96,12 +95,7 @@ func loginPage(v *visit) error {
 
 // loginByLink logs the person at the terminal in.
 func loginByLink(v *visit, secret string) error {
-	if err := mayTry(v); err != nil {
-		return err
-	}
-	known := v.sessions.useLink(secret)
-	v.sessions.tried(v.address(), !known, time.Now())
-	if !known {
+	if !v.sessions.useLink(secret) { // it is too long to be guessed, so no failure is counted
 		return refuse(http.StatusForbidden, "this login link was used, or is that of another process: a link is valid once. Start the process again for a new link, or set admin.auth")
 	}
 	return enter(v, admin.Identity{Name: keyrecord.Actor(), Role: admin.Operator}, home)
@@ -109,12 +103,12 @@ func loginByLink(v *visit, secret string) error {
 
 // login checks the credentials of the form.
 func login(v *visit) error {
-	if err := mayTry(v); err != nil {
-		return err
-	}
 	form := v.r.PostForm
-	who := admin.Known(v.Conf.Admin.Auth, form.Get("user"), form.Get("password"))
-	v.sessions.tried(v.address(), who.Role == admin.Nobody, time.Now())
+	who, wait := v.Process.Tries.Known(v.Conf.Admin.Auth, form.Get("user"), form.Get("password"), admin.Address(v.r))
+	if wait > 0 {
+		v.w.Header().Set("Retry-After", admin.RetryAfter(wait))
+		return haveToWait(wait)
+	}
 	if who.Role == admin.Nobody {
 		return v.show(http.StatusUnauthorized, "login", "Log in", &loginData{Next: local(form.Get("next")), Forms: v.Conf.Admin.Auth != nil, Wrong: "The user name, the password or the token is wrong."})
 	}
@@ -141,26 +135,7 @@ func logout(v *visit) error {
 	return v.redirect(home)
 }
 
-// address is that of the other end, without its port.
-func (v *visit) address() string {
-	host, _, err := net.SplitHostPort(v.r.RemoteAddr)
-	if err != nil {
-		return v.r.RemoteAddr
-	}
-	return host
-}
-
-// mayTry refuses a login after too many failures.
-func mayTry(v *visit) error {
-	left := v.sessions.wait(v.address(), time.Now())
-	if left <= 0 {
-		return nil
-	}
-	v.w.Header().Set("Retry-After", retryAfter(left))
-	return refuse(http.StatusTooManyRequests, "too many failed logins from this address: try again in %s s", retryAfter(left))
-}
-
-// retryAfter returns whole seconds, rounded up.
-func retryAfter(d time.Duration) string {
-	return strconv.Itoa(int((d + time.Second - 1) / time.Second))
+// haveToWait refuses a login after too many failures.
+func haveToWait(left time.Duration) error {
+	return refuse(http.StatusTooManyRequests, "too many failed logins of this user from this address: try again in %s s", admin.RetryAfter(left))
 }

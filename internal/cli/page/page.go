@@ -101,7 +101,8 @@ func (p *Page) routed() http.Handler {
 		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		v := &visit{Page: p, w: w, r: r, who: p.identify(r)}
+		who, _ := p.identify(r)
+		v := &visit{Page: p, w: w, r: r, who: who}
 		v.fail(http.StatusNotFound, errors.New("there is no such page"))
 	})
 	guard := http.NewCrossOriginProtection()
@@ -154,9 +155,14 @@ func (p *Page) serve(r *route, w http.ResponseWriter, request *http.Request) {
 	defer cancel()
 	request = request.WithContext(ctx)
 	request.Body = http.MaxBytesReader(w, request.Body, mostForm)
-	v := &visit{Page: p, w: w, r: request, who: p.identify(request)}
+	who, wait := p.identify(request)
+	v := &visit{Page: p, w: w, r: request, who: who}
 	allowed := v.who.Role >= r.least || r.open && v.who.Role == admin.Nobody && p.Conf.Admin.Auth == nil
 	switch {
+	case !allowed && wait > 0:
+		w.Header().Set("Retry-After", admin.RetryAfter(wait))
+		v.fail(http.StatusTooManyRequests, haveToWait(wait))
+		return
 	case !allowed && v.who.Role == admin.Nobody:
 		demandLogin(v)
 		return

@@ -142,7 +142,7 @@ func TestFailedLoginsHaveToWait(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, credentials)
 	wrong := url.Values{"user": {"ops"}, "password": {"x"}}
-	for i := range freeFailures {
+	for i := range admin.FreeFailures {
 		if w := s.ask(admin.Nobody, "POST", "/login", wrong); w.Code != http.StatusUnauthorized {
 			t.Fatalf("login %d: %d", i, w.Code)
 		}

@@ -88,7 +88,7 @@ func run(ctx context.Context, a *term.App, conf *config.File, address string) (e
 	}
 	u := &ui{conf: conf, patience: a.Patience, stores: app.NewStores(conf, &app.StoresOptions{KeepIDs: true}), counts: map[string]*counted{}}
 	defer func() { err = errors.Join(err, u.stores.Close()) }()
-	process := &admin.Process{Status: u.status, Store: u.store, Parked: u.parked, Redact: conf.Redact}
+	process := &admin.Process{Status: u.status, Store: u.store, Parked: u.parked, Redact: conf.Redact, Tries: admin.Tries{Failed: func(user, address string) { a.Note("a login of %q from %s failed", user, address) }}}
 	shown := page.New(&page.Options{App: a, File: conf.Name, Conf: conf, Process: process, At: listener.Addr()})
 	if conf.Admin.Auth == nil {
 		a.Note("open %s (this login link is valid once)", shown.LoginLink())
