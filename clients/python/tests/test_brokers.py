@@ -12,17 +12,20 @@ import unittest
 import uuid
 from collections import Counter
 from typing import Any, Callable, Optional
+from unittest import mock
 
 import celery
 import pika
 from celery.contrib.testing.worker import start_worker
-from confluent_kafka import Consumer, Producer
+from celery.exceptions import SoftTimeLimitExceeded
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import semel
 import semel.celery
 import semel.kafka
 import semel.pika
+from semel import doubt
 
 from .test_client import new_client
 
@@ -161,6 +164,31 @@ class KafkaTest(ConsumerTest):
         self.assertEqual(handler.ran["a"], 1)
 
 
+class SeekTest(unittest.TestCase):
+    """A seek that fails, which no broker does when asked."""
+
+    def consume(self, assigned: list[TopicPartition]) -> mock.Mock:
+        message = mock.Mock(**{"error.return_value": None, "offset.return_value": 7})
+        message.configure_mock(**{"topic.return_value": "t", "partition.return_value": 0})
+        consumer, stop = mock.Mock(), threading.Event()
+        consumer.consume.return_value = [message]
+        consumer.seek.side_effect = KafkaException(KafkaError(KafkaError._STATE))
+
+        def assignment() -> list[TopicPartition]:
+            stop.set()
+            return assigned
+
+        consumer.assignment.side_effect = assignment
+        handler = mock.Mock(side_effect=KeyError)
+        semel.kafka.consume(consumer, new_client(), handler, lambda m: "order-7", stop=stop)
+        return consumer
+
+    def test_it_ends_the_loop_unless_another_consumer_has_the_partition(self) -> None:
+        self.consume([TopicPartition("t", 1)]).commit.assert_not_called()
+        with self.assertRaises(KafkaException):
+            self.consume([TopicPartition("t", 1), TopicPartition("t", 0)])
+
+
 @unittest.skipUnless(os.environ.get("SEMEL_TEST_RABBITMQ"), "there is no RabbitMQ")
 class RabbitMQTest(ConsumerTest):
     def setUp(self) -> None:
@@ -195,6 +223,9 @@ class RabbitMQTest(ConsumerTest):
         self.judge(handler)
         left = self.channel.queue_declare(self.queue, passive=True)
         self.assertEqual(left.method.message_count, 0)
+
+    def test_the_soft_time_limit_of_celery_leaves_the_outcome_open(self) -> None:
+        self.assertTrue(doubt.leaves(SoftTimeLimitExceeded()))
 
     def test_celery_tasks_take_effect_once(self) -> None:
         app = celery.Celery("tests", broker=self.url, set_as_current=False)

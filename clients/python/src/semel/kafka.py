@@ -62,6 +62,8 @@ def consume(
             try:
                 consumer.seek(TopicPartition(topic, number, offset))
             except KafkaException as error:
+                if any((a.topic, a.partition) == (topic, number) for a in consumer.assignment()):
+                    raise  # the next message would come, and this one be lost
                 _log.info("another consumer has %s/%d now: %s", topic, number, error)
         if again:
             settler.pause()

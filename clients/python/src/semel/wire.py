@@ -34,12 +34,18 @@ def key_members(scope: str, key: Id) -> str:
 
 
 def _scalar(value: Scalar) -> str:
-    if isinstance(value, (str, UUID)):
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, UUID):
         return json.dumps(str(value))
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, float, Decimal)) and math.isfinite(value):
-        return str(value)  # of a float, the shortest digits that read back the same
+    if isinstance(value, int):
+        return int.__repr__(value)  # str of an enum is its name in some versions
+    if isinstance(value, float) and math.isfinite(value):
+        return float.__repr__(value)  # the shortest digits that read back the same
+    if isinstance(value, Decimal) and value.is_finite():
+        return str(value)
     raise TypeError(
         f"semel: {value!r} is no id: expected str, int, float, Decimal, bool, UUID, bytes, "
         "or a tuple of them without bytes"
