@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import enum
+import http.client
 import os
 import pickle
+import socket
 import threading
 import unittest
+import urllib.error
 import uuid
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
+from unittest import mock
 
 import semel
-from semel import lanes, wire
+from semel import doubt, lanes, leases, wire
 from semel.link import Link
 
 
@@ -81,6 +86,41 @@ class OnceTest(unittest.TestCase):
         with self.assertRaises(semel.Unknown):
             client.once(1, effect)
 
+    def test_an_error_of_a_connection_says_whether_the_effect_may_have_happened(self) -> None:
+        def error(name: str, *bases: type, cause: Any = None, context: Any = None) -> Exception:
+            made = type(name, bases or (Exception,), {})("x")
+            made.__context__ = context
+            if cause is not None:
+                made.__cause__ = cause
+            return made
+
+        nothing = semel.Unavailable("nothing ran")
+        nothing.__cause__ = TimeoutError()
+        for raised, open_ in (
+            (error("ReadTimeout"), True),
+            (error("MyOwn", type("TimeoutException", (Exception,), {})), True),
+            (error("SoftTimeLimitExceeded"), True),
+            (error("ServerDisconnectedError"), True),
+            (error("RemoteProtocolError"), True),
+            (socket.timeout(), True),
+            (ConnectionResetError(), True),
+            (BrokenPipeError(), True),
+            (http.client.IncompleteRead(b""), True),
+            (urllib.error.URLError("x"), False),
+            (error("ConnectionError", OSError, context=ConnectionResetError()), True),
+            (error("PaymentFailed", cause=error("ReadTimeout")), True),
+            (asyncio.CancelledError(), True),
+            (error("ConnectionError", OSError, context=ConnectionRefusedError()), False),
+            (error("ConnectionError", OSError, cause=socket.gaierror()), False),
+            (error("ConnectTimeout", type("Timeout", (OSError,), {})), False),
+            (error("PoolTimeout"), False),
+            (nothing, False),
+            (KeyError(), False),
+        ):
+            self.assertEqual(doubt.leaves(raised), open_, repr(raised))
+        earlier = TimeoutError()
+        self.assertFalse(doubt.leaves(error("KeyError", context=earlier), outer=earlier))
+
     def test_under_retry_the_next_attempt_has_a_number_above_one(self) -> None:
         client, attempts = new_client(on_lease_expired="retry", wait="60s"), []
 
@@ -97,13 +137,44 @@ class OnceTest(unittest.TestCase):
         self.assertEqual(attempts, [1, 2, 3])
 
     def test_a_result_that_json_cannot_hold_is_told_and_the_effect_is_recorded(self) -> None:
-        for result in ({1, 2}, b"bytes", float("nan")):
+        deep: Any = []
+        for _ in range(100_000):
+            deep = [deep]
+        for result in ({1, 2}, b"bytes", float("nan"), deep):
             client, effect = new_client(), Effects(result)
             with self.assertRaisesRegex(TypeError, "the effect is recorded, but not its result"):
                 client.once("order-7", effect)
             with self.assertRaises(semel.NotKept):
                 client.once("order-7", effect)
             self.assertEqual(effect.n, 1)
+
+    def test_a_result_that_is_too_large_is_not_kept(self) -> None:
+        for most in (lanes.MOST_BYTES, 100_000_000):  # the server refuses it, if not the client
+            client, effect = new_client(), Effects("x" * 30_000_000)
+            with mock.patch("semel.claim.MOST_BYTES", most), self.assertLogs("semel", "WARNING"):
+                self.assertEqual(client.once("order-7", effect), effect.result)
+            with self.assertRaises(semel.NotKept):
+                client.once("order-7", effect)
+            self.assertEqual(effect.n, 1)
+
+    def test_a_result_that_the_server_refuses_for_any_reason_is_not_kept(self) -> None:
+        client, effect, post = new_client(), Effects(), Link.post
+
+        def refuse(link: Link, path: str, body: bytes, timeout: float) -> Any:
+            if b'"json"' in body:
+                raise wire.Problem("invalid-request", "the result is odd", "no")
+            return post(link, path, body, timeout)
+
+        with mock.patch.object(Link, "post", refuse), self.assertLogs("semel", "WARNING"):
+            self.assertEqual(client.once("order-7", effect), "receipt")
+        with self.assertRaises(semel.NotKept):
+            client.once("order-7", effect)
+        self.assertEqual(effect.n, 1)
+
+    def test_a_refusal_that_comes_before_the_body_is_sent_is_read(self) -> None:
+        client = new_client()
+        with self.assertRaisesRegex(semel.Refused, "body-too-large"):
+            client._engine.ask("/v1/lookup", " " * 30_000_000)
 
     def test_a_call_in_flight_is_named(self) -> None:
         client = new_client(holder="worker-1")
@@ -220,6 +291,89 @@ class DecoratorTest(unittest.TestCase):
 
 
 class ClaimTest(unittest.TestCase):
+    def test_a_claim_is_entered_once(self) -> None:
+        claim = new_client().claim("order-7")
+        with claim:
+            pass
+        with self.assertRaisesRegex(RuntimeError, "make another one"), claim:
+            self.fail("it was entered again")
+
+        async def main() -> None:
+            async with claim:
+                self.fail("it was entered again")
+
+        with self.assertRaisesRegex(RuntimeError, "make another one"):
+            asyncio.run(main())
+
+    def test_a_lease_that_ended_while_the_process_was_stopped_is_lost(self) -> None:
+        client = new_client()
+        with client.claim("order-7") as claim:
+            claim.check()
+            with mock.patch("semel.claim.now", lambda: leases.now() + 3600):
+                self.assertRaises(semel.LeaseLost, claim.check)
+        with client.claim("order-7") as again:
+            again.check()  # a duplicate has no lease
+
+    def test_a_claim_that_nobody_waits_for_keeps_its_attempts(self) -> None:
+        client = new_client(on_lease_expired="retry", wait="60s")
+        claim = client.claim("order-8")
+        claim.request().result()
+        claim.abandon()
+        self.assertEqual(client.once("order-8", lambda: semel.current().attempt), 1)
+        with self.assertRaises(TimeoutError):
+            client.once("order-9", Effects(TimeoutError()))
+        claim = client.claim("order-9")
+        claim.request().result()
+        claim.abandon()
+        self.assertEqual(client.once("order-9", lambda: semel.current().attempt), 3)
+
+    def test_a_claim_whose_answer_was_lost_is_given_back(self) -> None:
+        client, post = new_client(retry_for="1ms"), Link.post
+
+        def lost(link: Link, *request: Any) -> Any:
+            Link.post = post  # type: ignore[method-assign]
+            post(link, *request)
+            raise wire.Problem("no-answer", "the answer was lost", "same")
+
+        Link.post = lost  # type: ignore[method-assign]
+        try:
+            with self.assertRaisesRegex(semel.Unavailable, "nothing ran"):
+                client.once("order-7", Effects())
+        finally:
+            Link.post = post  # type: ignore[method-assign]
+        self.assertEqual(client.using(wait="30s").once("order-7", Effects()), "receipt")
+
+    def test_without_a_thread_for_its_lease_a_claim_is_given_back(self) -> None:
+        client, start = new_client(wait="60s"), threading.Thread.start
+
+        def fail(thread: threading.Thread) -> None:
+            if thread.name == "semel-leases":
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        with mock.patch.object(threading.Thread, "start", fail):
+            with self.assertRaisesRegex(RuntimeError, "new thread"):
+                client.once("order-7", Effects())
+        self.assertEqual(client.once("order-7", Effects()), "receipt")
+
+    def test_without_a_thread_for_requests_a_call_fails_and_the_next_one_works(self) -> None:
+        client, fail = new_client(), mock.Mock(side_effect=RuntimeError("can't start new thread"))
+        with mock.patch.object(threading.Thread, "start", fail):
+            with self.assertRaisesRegex(RuntimeError, "new thread"):
+                client.once("order-7", Effects())
+        self.assertEqual(client.once("order-7", Effects()), "receipt")
+
+    def test_a_claim_is_repeated_while_its_lease_lasts(self) -> None:
+        client, timeouts, post = new_client(lease="30s"), [], Link.post
+
+        def timed(link: Link, path: str, body: bytes, timeout: float) -> Any:
+            timeouts.append((timeout, b'"claim"' in body))
+            return post(link, path, body, timeout)
+
+        with mock.patch.object(Link, "post", timed):
+            client.once("order-7", Effects())
+        self.assertEqual(timeouts, [(10, True), (60, False)])
+
     def test_a_cancelled_task_leaves_its_key_unknown(self) -> None:
         client = new_client()
 
@@ -361,6 +515,38 @@ class BatchTest(unittest.TestCase):
         with self.assertRaises(semel.Unknown):
             client.once(1, Effects())
 
+    def test_a_batch_that_is_interrupted_while_it_claims_gives_all_back(self) -> None:
+        client, enter = new_client(wait="60s"), semel.Claim.__enter__
+
+        def interrupted(claim: semel.Claim) -> semel.Claim:
+            if claim.key == 1:
+                raise KeyboardInterrupt
+            return enter(claim)
+
+        with mock.patch.object(semel.Claim, "__enter__", interrupted):
+            with self.assertRaises(KeyboardInterrupt):
+                client.once_each([0, 1, 2], Effects(), key=int)
+        for key in range(3):
+            self.assertEqual(client.once(key, Effects()), "receipt")
+
+    def test_the_effect_of_a_claim_that_was_lost_before_it_began_does_not_run(self) -> None:
+        client, ran = new_client(), []
+
+        def handle(item: int) -> None:
+            ran.append(item)
+            removed = wire.key_members(client.policy.scope, 1) + ',"reason":"test"'
+            client._engine.ask("/v1/remove", "{" + removed + "}")
+            late.start()
+
+        late = mock.patch("semel.claim.now", lambda: leases.now() + 3600)
+        try:
+            outcomes = client.once_each([0, 1], handle, key=int)
+        finally:
+            late.stop()
+        self.assertEqual(ran, [0])
+        self.assertIsInstance(outcomes[1].error, semel.InFlight)
+        self.assertEqual(client.once(1, Effects()), "receipt")
+
     def test_calls_that_arrive_together_share_a_request(self) -> None:
         client, requests = new_client(), []
         all_asked, post = threading.Event(), Link.post
@@ -382,6 +568,60 @@ class BatchTest(unittest.TestCase):
             Link.post = post  # type: ignore[method-assign]
         self.assertEqual(sum(requests), 1500)
         self.assertLessEqual(len(requests), lanes.MOST_LANES + 2)
+
+
+class RenewalTest(unittest.TestCase):
+    """Renewals against a server that a test makes."""
+
+    def held(self) -> Any:
+        return mock.Mock(members='"id":1', token="7", lease=3.0, valid_until=leases.now() + 3)
+
+    def test_a_server_that_takes_few_items_gets_them_in_more_requests(self) -> None:
+        def post(path: str, body: bytes, timeout: float) -> Any:
+            n = body.count(b'"token"')
+            if n > 2:
+                raise wire.Problem("invalid-request", "at most 2 items", "no")
+            return {"items": [{"lease_ms": 9000}] * n}
+
+        claims = [self.held() for _ in range(7)]
+        renewals = leases.Leases(mock.Mock(), 1)
+        renewals._held = {id(claim): claim for claim in claims}
+        renewals._renew_held(mock.Mock(post=post), claims)
+        for claim in claims:
+            claim.lose.assert_not_called()
+            self.assertGreater(claim.valid_until, leases.now() + 4)
+
+    def test_what_follows_a_dropped_lease_waits_for_the_renewal_under_way(self) -> None:
+        claim, events = self.held(), []
+
+        def post(path: str, body: bytes, timeout: float) -> Any:
+            renewals.drop(claim, lambda: events.append("extend 1ms"))
+            events.append("renewed")
+            return {"items": [{"lease_ms": 9000}]}
+
+        renewals = leases.Leases(mock.Mock(), 1)
+        renewals._held[id(claim)] = claim
+        renewals._renew_held(mock.Mock(post=post), [claim])
+        renewals._renew_held(mock.Mock(post=post), [claim])  # it is not asked for again
+        renewals.drop(claim, lambda: events.append("at once"))
+        self.assertEqual(events, ["renewed", "extend 1ms", "at once"])
+
+    def test_a_lease_is_renewed_until_its_completion_is_answered(self) -> None:
+        client, held = new_client(), []
+
+        def seen(link: Link, path: str, body: bytes, timeout: float) -> Any:
+            if b'"complete"' in body:
+                held.append(len(client._engine.leases._held))
+            return post(link, path, body, timeout)
+
+        post = Link.post
+        with mock.patch.object(Link, "post", seen):
+            client.once("order-7", Effects())
+        self.assertEqual(held, [1])
+        deadline = leases.now() + 60
+        while client._engine.leases._held and leases.now() < deadline:
+            threading.Event().wait(0.01)
+        self.assertEqual(client._engine.leases._held, {})
 
 
 class AnswerTest(unittest.TestCase):
@@ -428,6 +668,8 @@ class WireTest(unittest.TestCase):
             (True, '"id":true'),
             (("a", 1, False), '"id":["a",1,false]'),
             (b"\x00\xff", '"id_base64":"AP8="'),
+            (enum.IntEnum("Kind", {"A": 7}).A, '"id":7'),
+            (enum.Enum("Kind", {"A": "a"}, type=str).A, '"id":"a"'),
             (uuid.UUID(int=7), '"id":"00000000-0000-0000-0000-000000000007"'),
         ):
             self.assertEqual(wire.key_members("s", key), '"scope":"s",' + text)

@@ -63,9 +63,9 @@ def run(tasks: list[Task[T, Item]], fn: Callable[[Item], T]) -> None:
 def _round(tasks: list[Task[T, Item]], fn: Callable[[Item], T], blocked: set[Hashable]) -> None:
     claimed = [(task, task.claim) for task in tasks if task.claim is not None]
     sent: list[tuple[Task[T, Item], Claim, Optional[Future[Any]]]] = []
-    for _, claim in claimed:
-        claim.request()
     try:
+        for _, claim in claimed:
+            claim.request()
         for task, claim in claimed:  # from here on, their leases are renewed
             outcome = task.outcome
             try:
@@ -80,7 +80,7 @@ def _round(tasks: list[Task[T, Item]], fn: Callable[[Item], T], blocked: set[Has
                 blocked.add(task.group)
     finally:
         for _, claim in claimed:  # after an interrupt, those that did not begin
-            claim.end(errors.Skipped())
+            claim.abandon()
     for task, claim, end in sent:
         try:
             claim.wait(end)

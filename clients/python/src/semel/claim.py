@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextvars
 import inspect
 import json
 import logging
 import os
 import socket
+import sys
 import uuid
 from concurrent.futures import Future
 from contextlib import suppress
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Callable, Optional
 
-from . import errors, wire
+from . import doubt, errors, wire
 from .engine import Engine
-from .lanes import Call
+from .lanes import MOST_BYTES, Call
 from .leases import now
 from .wire import Duration, Id, Problem
 
@@ -49,12 +49,9 @@ class Policy:
     wait: Duration = 0.0
     #: How long a call is repeated while the server gives no answer.
     retry_for: Duration = 30.0
-    #: Exceptions of an effect that leave open whether it happened. Unknown always does.
-    unknown_on: tuple[type[BaseException], ...] = (
-        TimeoutError,
-        asyncio.TimeoutError,
-        concurrent.futures.TimeoutError,
-    )
+    #: Further exceptions of an effect that leave open whether it happened. Unknown, timeouts
+    #: and lost connections always do.
+    unknown_on: tuple[type[BaseException], ...] = ()
     #: Exceptions of an effect that are kept as its result, as Permanent always is.
     permanent_on: tuple[type[BaseException], ...] = ()
     #: The name that others see while they wait. Defaults to host and process id.
@@ -102,9 +99,11 @@ class Claim:
         }
         self._call: Optional[Call] = None
         self._process = 0  # the one that claimed: a forked child does not hold the key
+        self._entered = False
+        self._outer: Optional[BaseException] = None  # what the caller handles meanwhile
         self._ended = False
         self._unfit: Optional[TypeError] = None  # the result cannot be kept
-        self._why = ""
+        self._why = "the lease ended before it was renewed"
         self._task: Optional[asyncio.Task[Any]] = None  # of the body, if it is async
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._cancelled = False
@@ -114,8 +113,12 @@ class Claim:
 
     def check(self) -> None:
         """Raises LeaseLost if another call may have the key. Call it in a long effect."""
-        if self.lost:
+        if self.fresh and not self._holds():
             raise errors.LeaseLost(f"semel: {self}: {self._why}")
+
+    def _holds(self) -> bool:
+        """Asks the clock as well: a process that was stopped renewed nothing meanwhile."""
+        return not self.lost and self.valid_until > now()
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Claims, calls fn if fresh, and returns its result, or the first one."""
@@ -137,6 +140,8 @@ class Claim:
         return self.result
 
     def take_effect(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        if not self._holds():
+            raise self._too_late()
         token = _current.set(self)
         try:
             self.result = fn(*args, **kwargs)
@@ -153,16 +158,28 @@ class Claim:
         if self._call is None:
             self._process = os.getpid()
             retry_for = wire.seconds(self._policy.retry_for)
-            body = self.members + "," + json.dumps(self._facts)[1:-1]
-            self._call = Call("claim", body, retry_for, wire.seconds(self._policy.wait))
+            self._call = self._claim_call(retry_for, wire.seconds(self._policy.wait))
             self._engine.lanes.submit(self._call)
         return self._call.answer
 
-    def __enter__(self) -> Claim:
+    def _claim_call(self, patience: float, wait: float = 0) -> Call:
+        # The server must hear a repetition before the lease of a lost answer has ended.
+        body = self.members + "," + json.dumps(self._facts)[1:-1]
+        return Call("claim", body, patience, wait, self.lease / 3)
+
+    def _enter(self) -> Future[dict[str, Any]]:
         asked = self.request()
+        if self._entered or self._process != os.getpid():
+            raise RuntimeError(f"semel: {self}: a claim is entered once: make another one")
+        self._entered, self._outer = True, sys.exc_info()[1]
+        return asked
+
+    def __enter__(self) -> Claim:
+        asked = self._enter()
         try:
             answer = asked.result()
         except Problem as problem:
+            self._disown()
             problem.raise_for(repr(self))
         except BaseException:
             asked.add_done_callback(self._abandon)
@@ -171,10 +188,11 @@ class Claim:
         return self
 
     async def __aenter__(self) -> Claim:
-        asked = self.request()
+        asked = self._enter()
         try:
             answer = await asyncio.wrap_future(asked)
         except Problem as problem:
+            self._disown()
             problem.raise_for(repr(self))
         except BaseException:
             asked.add_done_callback(self._abandon)
@@ -189,11 +207,15 @@ class Claim:
         if decision == "fresh":
             self.token, self.attempt = str(answer["token"]), int(answer.get("attempt", 1))
             self.valid_until = self._call.sent + answer["lease_ms"] / 1000
-            if self.valid_until <= now():  # the process was stopped meanwhile
+            if not self._holds():
                 self._abandon(self._call.answer)
-                raise errors.InFlight(f"semel: {self}: the lease ended before the effect began")
-            self.fresh = True
-            self._engine.leases.keep(self)
+                raise self._too_late()
+            try:
+                self._engine.leases.keep(self)
+                self.fresh = True
+            except BaseException:  # nothing renews it, or nobody ends it
+                self._abandon(self._call.answer)
+                raise
         elif decision == "duplicate":
             self._replay(answer.get("result") or {})
         else:
@@ -228,11 +250,34 @@ class Claim:
         error.retry_after = answer.get("retry_after_ms", 1000) / 1000
         return error
 
+    def _too_late(self) -> errors.InFlight:
+        return errors.InFlight(f"semel: {self}: the lease ended before the effect began")
+
+    def abandon(self) -> None:
+        """Gives the claim back if it was requested and its effect did not begin."""
+        if self._entered:
+            self.end(errors.Skipped())
+        elif self._call is not None:
+            self._call.answer.add_done_callback(self._abandon)
+
+    def _disown(self) -> None:
+        """Asks on for an answer that the caller does not wait for, to give the key back."""
+        if self._call is not None and self._call.in_doubt:
+            call = self._claim_call(self.lease)
+            call.answer.add_done_callback(self._abandon)
+            self._engine.lanes.submit(call)
+
     def _abandon(self, asked: Future[dict[str, Any]]) -> None:
         """Gives back what nobody waits for any more."""
         if not asked.exception() and asked.result().get("decision") == "fresh":
-            self.token = str(asked.result()["token"])
-            self._send("release")
+            answer = asked.result()
+            self.token, self.attempt = str(answer["token"]), int(answer.get("attempt", 1))
+            self._give_back()
+
+    def _give_back(self) -> Future[Any]:
+        if self.attempt > 1:
+            return self._send("extend", lease="1ms")  # the next attempt must know of earlier ones
+        return self._send("release")
 
     # From the end of the body to its record.
 
@@ -280,29 +325,30 @@ class Claim:
         if not self.fresh or self._ended or self._process != os.getpid():
             return None
         self._ended = True
-        self._engine.leases.drop(self)
+        try:
+            return self._send_end(error)
+        except BaseException:  # an interrupt: what is not recorded must not be renewed
+            self._engine.leases.drop(self)
+            raise
+
+    def _send_end(self, error: Optional[BaseException]) -> Future[Any]:
         if error is None:
             return self._complete(self.result)
         if isinstance(error, (errors.Permanent, *self._policy.permanent_on)):
             return self._send("complete", result={"failed": str(error)})
         hold = self._policy.on_lease_expired == "hold"
-        in_doubt = (
-            not isinstance(error, Exception)
-            or isinstance(error, (errors.Unknown, errors.LeaseLost, *self._policy.unknown_on))
-            or (isinstance(error, errors.Unavailable) and error.ran)
-        )
-        if in_doubt and hold:
-            return self._send("release", unknown=True)
-        if in_doubt or self.attempt > 1:
+        if isinstance(error, self._policy.unknown_on) or doubt.leaves(error, self._outer):
+            if hold:
+                return self._send("release", unknown=True)
             return self._send("extend", lease="1ms")  # the next attempt must know of this one
-        return self._send("release")
+        return self._give_back()
 
     def _complete(self, result: Any) -> Future[Any]:
         if result is None:
             return self._send("complete")
         try:
             return self._send("complete", result={"json": result})
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # whatever the result is, the effect has happened
             self._unfit = TypeError(
                 f"semel: {self}: the effect is recorded, but not its result, which "
                 f"JSON cannot hold: {error}"
@@ -314,14 +360,24 @@ class Claim:
         if verb == "complete":
             members["window"] = wire.duration(self._policy.window)
             patience = max(patience, self.lease)
-        self._verb = verb
+        self._verb, self._kept = verb, "not_kept" not in members
         members["token"] = self.token
         body = self.members + "," + json.dumps(members, allow_nan=False)[1:-1]
-        return self._engine.lanes.submit(Call(verb, body, patience))
+        if verb == "complete" and self._kept and len(body) > MOST_BYTES:
+            _log.warning("%s: the result is not kept: it has %d bytes", self, len(body))
+            return self._send("complete", result={"not_kept": True})
+        call = Call(verb, body, patience)
+        if verb == "complete":  # the lease must last until this is answered
+            call.answer.add_done_callback(lambda _: self._engine.leases.drop(self))
+            self._engine.lanes.submit(call)
+        else:  # a renewal that arrives later would undo a short lease
+            self._engine.leases.drop(self, lambda: self._engine.lanes.submit(call))
+        return call.answer
 
     def _refused(self, problem: Problem) -> Optional[Future[Any]]:
         """Raises what the caller must know of a refused end, or sends another one."""
-        if self._verb == "complete" and problem.kind in ("result-too-large", "body-too-large"):
+        refused = problem.retry == "no" and problem.kind != "stale-token"
+        if self._verb == "complete" and self._kept and refused:
             _log.warning("%s: the result is not kept: %s", self, problem.detail)
             return self._send("complete", result={"not_kept": True})
         if self._verb != "complete":  # the lease ends by itself, and the body has raised
@@ -336,6 +392,8 @@ class Claim:
 
     def lose(self, why: str) -> None:
         """Is called by the thread that renews. An async body is cancelled."""
+        if self._ended:  # the end has its own answer
+            return
         self.lost, self._why = True, why
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop has ended, and with it the body

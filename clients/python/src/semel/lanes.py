@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 import threading
 from collections import deque
 from concurrent.futures import Future
 from itertools import count
 from time import monotonic
-from typing import Any, Deque
+from typing import Any, Deque, Optional
 
 from .leases import now
 from .link import Address, Link
@@ -26,10 +27,26 @@ IDLE = 10.0
 class Call:
     """One item of a request, and the future that gets its answer or its Problem."""
 
-    __slots__ = ("answer", "body", "deadline", "sent", "tries", "verb", "wait_until")
+    __slots__ = (
+        "answer",
+        "body",
+        "deadline",
+        "in_doubt",
+        "sent",
+        "timeout",
+        "tries",
+        "verb",
+        "wait_until",
+    )
 
-    def __init__(self, verb: str, body: str, patience: float, wait: float = 0) -> None:
+    def __init__(
+        self, verb: str, body: str, patience: float, wait: float = 0, timeout: float = math.inf
+    ) -> None:
         self.verb = verb
+        #: How long one try may take, if that is less than the timeout of the client.
+        self.timeout = timeout
+        #: A try was not answered, and the server may have done it.
+        self.in_doubt = False
         self.body = ('{"' + verb + '":{' + body + "}}").encode()
         self.deadline = monotonic() + max(patience, wait)
         #: Until then, a claim of a key that is in flight is repeated.
@@ -60,11 +77,20 @@ class Lanes:
     def submit(self, call: Call) -> Future[dict[str, Any]]:
         with self._changed:
             self._queue.append(call)
+            failure: Optional[Exception] = None
             if self._idle:
                 self._changed.notify()
             elif self._threads < MOST_LANES:
                 self._threads += 1
-                threading.Thread(target=self._run, name="semel-lane", daemon=True).start()
+                try:
+                    threading.Thread(target=self._run, name="semel-lane", daemon=True).start()
+                except Exception as error:  # the process has too many threads
+                    self._threads -= 1
+                    if self._threads == 0:
+                        self._queue.pop()
+                        failure = error
+        if failure is not None:
+            call.answer.set_exception(failure)
         return call.answer
 
     def _run(self) -> None:
@@ -108,7 +134,8 @@ class Lanes:
             call.sent = began
         body = b'{"items":[' + b",".join(call.body for call in calls) + b"]}"
         try:
-            answers = link.post("/v1/batch", body, self._timeout).get("items")
+            timeout = min(self._timeout, min(call.timeout for call in calls))
+            answers = link.post("/v1/batch", body, timeout).get("items")
             if not isinstance(answers, list) or len(answers) != len(calls):
                 raise Problem("", "the answer does not have one item for each call", "same")
         except Problem as problem:
@@ -137,6 +164,7 @@ class Lanes:
 
     def _fail(self, call: Call, problem: Problem) -> None:
         """Repeats a call later, or tells its caller."""
+        call.in_doubt = call.in_doubt or problem.retry == "same"
         if problem.retry == "no" or not self._again(call, problem.after, call.deadline):
             call.answer.set_exception(problem)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Protocol
+from typing import Any, Callable, Optional, Protocol
 
 from .link import Address, Link
 from .wire import Problem
@@ -44,6 +44,8 @@ class Leases:
         self._held: dict[int, Held] = {}
         self._runs = False
         self._next = 0.0
+        #: The claims of the request that is under way, and what waits for its answer.
+        self._asked: dict[int, list[Callable[[], Any]]] = {}
 
     def keep(self, claim: Held) -> None:
         due = _due(claim)
@@ -51,14 +53,25 @@ class Leases:
             self._held[id(claim)] = claim
             if not self._runs:
                 self._runs, self._next = True, due
-                threading.Thread(target=self._run, name="semel-leases", daemon=True).start()
+                try:
+                    threading.Thread(target=self._run, name="semel-leases", daemon=True).start()
+                except Exception:  # the process has too many threads
+                    self._runs = False
+                    del self._held[id(claim)]
+                    raise
             elif due < self._next:
                 self._next = due
                 self._changed.notify()
 
-    def drop(self, claim: Held) -> None:
+    def drop(self, claim: Held, then: Optional[Callable[[], Any]] = None) -> None:
+        """Renews the claim no more. It calls `then` when no renewal of it is under way."""
         with self._changed:
             self._held.pop(id(claim), None)
+            if then is not None and id(claim) in self._asked:
+                self._asked[id(claim)].append(then)
+                return
+        if then is not None:
+            then()
 
     def _run(self) -> None:
         link = Link(self._address)
@@ -67,7 +80,7 @@ class Leases:
             # One that is due soon comes along, so that all are due together from then on.
             due = [claim for claim in claims if _due(claim) <= began + claim.lease / 6]
             for first in range(0, len(due), 1000):
-                self._renew(link, due[first : first + 1000])
+                self._renew_held(link, due[first : first + 1000])
             with self._changed:
                 # A renewal that failed is repeated four times in the time of one.
                 soonest = [max(_due(c), began + c.lease / 12) for c in self._held.values()]
@@ -82,6 +95,20 @@ class Leases:
             self._runs = bool(self._held)
             return list(self._held.values())
 
+    def _renew_held(self, link: Link, claims: list[Held]) -> None:
+        with self._changed:
+            claims = [claim for claim in claims if id(claim) in self._held]
+            self._asked = {id(claim): [] for claim in claims}
+        try:
+            if claims:
+                self._renew(link, claims)
+        finally:
+            with self._changed:
+                waiting, self._asked = self._asked, {}
+            for called in waiting.values():
+                for then in called:
+                    then()
+
     def _renew(self, link: Link, claims: list[Held]) -> None:
         asked = now()
         items = ",".join(
@@ -94,6 +121,10 @@ class Leases:
             if len(answers) != len(claims):
                 raise Problem("", "the answer does not have one item for each lease", "same")
         except (Problem, KeyError, TypeError) as silence:
+            if getattr(silence, "retry", "") == "no" and len(claims) > 1:
+                half = len(claims) // 2  # a server may take fewer items in one request
+                self._renew(link, claims[:half])
+                return self._renew(link, claims[half:])
             answers = [{"error": {"retry": "same", "detail": str(silence)}}] * len(claims)
         for claim, answer in zip(claims, answers):
             left = answer.get("lease_ms") if isinstance(answer, dict) else None

@@ -66,7 +66,12 @@ class Link:
         try:
             if connection.sock is not None:
                 connection.sock.settimeout(timeout)
-            connection.request("POST", self._address.prefix + path, body, self._address.headers)
+            try:
+                connection.request("POST", self._address.prefix + path, body, self._address.headers)
+            except (BrokenPipeError, ConnectionResetError):
+                if connection.sock is None:
+                    raise
+                # The server may have refused the body, and closed before it read all of it.
             response = connection.getresponse()
             text = response.read()
             answer = json.loads(text) if text else None
