@@ -1,7 +1,6 @@
 package page
 
 import (
-	"crypto/rand"
 	"errors"
 	"net"
 	"net/http"
@@ -10,21 +9,22 @@ import (
 
 	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
-// LoginLink returns a URL with which the person at the terminal logs in, once. That person runs
-// the process, and may read and change its stores anyway.
+// LoginLink returns a URL with which the person at the terminal logs in, once and soon, or "" if the
+// last one is still valid. That person runs the process, and may read and change its stores anyway.
 func (p *Page) LoginLink() string {
-	secret := rand.Text()
-	p.sessions.mu.Lock()
-	p.sessions.link = secret
-	p.sessions.mu.Unlock()
+	secret := p.sessions.newLink(time.Now())
+	if secret == "" {
+		return ""
+	}
 	return p.URL() + "login?token=" + secret
 }
 
 // URL returns the address of the page for a browser.
 func (p *Page) URL() string {
-	if base := p.Conf.Admin.PublicURL; base != "" {
+	if base := p.Conf.Admin.PublicURL; base != "" && !p.Apart {
 		return strings.TrimSuffix(base, "/") + "/"
 	}
 	host, port, _ := net.SplitHostPort(p.At.String())
@@ -32,7 +32,7 @@ func (p *Page) URL() string {
 		host = "127.0.0.1"
 	}
 	scheme := "http"
-	if p.secure {
+	if p.Conf.Admin.TLS != nil {
 		scheme = "https"
 	}
 	return scheme + "://" + net.JoinHostPort(host, port) + "/"
@@ -42,7 +42,7 @@ func (p *Page) URL() string {
 //
 // A session comes before the header, which may have the credentials of a proxy.
 func (p *Page) identify(r *http.Request) (who admin.Identity, wait time.Duration) {
-	if cookie, err := r.Cookie(p.cookieName()); err == nil {
+	if cookie, err := r.Cookie(p.cookieName(r)); err == nil {
 		if who := p.sessions.of(cookie.Value, time.Now()); who.Role != admin.Nobody {
 			return who, 0
 		}
@@ -50,8 +50,14 @@ func (p *Page) identify(r *http.Request) (who admin.Identity, wait time.Duration
 	return p.Process.Tries.Identify(p.Conf.Admin.Auth, r)
 }
 
-func (p *Page) cookieName() string {
-	if p.secure {
+// secure reports whether the browser sent a request through TLS, to this server or to a proxy at
+// admin.public_url.
+func (p *Page) secure(r *http.Request) bool {
+	return r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" || p.public.Scheme == "https" && p.public.Host == r.Host
+}
+
+func (p *Page) cookieName(r *http.Request) string {
+	if p.secure(r) {
 		return "__Host-" + p.sessions.cookie
 	}
 	return p.sessions.cookie
@@ -63,12 +69,17 @@ type loginData struct {
 	Next string
 	// Forms: the process has credentials. Otherwise there is only the link.
 	Forms bool
-	Wrong string
+	// Token is that of the login link, which a button uses up: a program that only looks at a link
+	// does not.
+	Token string
+	// Asks: the terminal can get a new link. Told says what it got.
+	Asks        bool
+	Told, Wrong string
 }
 
 // demandLogin answers a request that needs a login.
 func demandLogin(v *visit) {
-	d := loginData{Next: home, Forms: v.Conf.Admin.Auth != nil}
+	d := loginData{Next: home, Forms: v.Conf.Admin.Auth != nil, Asks: v.Tell != nil}
 	if v.r.Method == http.MethodGet && v.r.URL.Path != "/login" {
 		d.Next = local(strings.TrimPrefix(v.r.URL.RequestURI(), "/"))
 	}
@@ -85,24 +96,40 @@ func local(link string) string {
 	return link
 }
 
-// loginPage shows the form, or uses the login link.
+// loginPage shows the form, or the button of the login link.
 func loginPage(v *visit) error {
-	if secret := v.r.Form.Get("token"); secret != "" {
-		return loginByLink(v, secret)
+	return v.show(http.StatusOK, "login", "Log in", &loginData{Next: home, Forms: v.Conf.Admin.Auth != nil, Token: v.r.Form.Get("token"), Asks: v.Tell != nil})
+}
+
+// askForLink writes a new login link to the terminal.
+func askForLink(v *visit) error {
+	if v.Tell == nil {
+		return refuse(http.StatusForbidden, "this process has no terminal for a login link: set admin.auth")
 	}
-	return v.show(http.StatusOK, "login", "Log in", &loginData{Next: home, Forms: v.Conf.Admin.Auth != nil})
+	link := v.LoginLink()
+	if link == "" {
+		return refuse(http.StatusTooManyRequests, "the last login link on the terminal is still valid: open it")
+	}
+	v.Tell(link)
+	return v.show(http.StatusOK, "login", "Log in", &loginData{Told: "The terminal of the process has a new login link."})
 }
 
 // loginByLink logs the person at the terminal in.
 func loginByLink(v *visit, secret string) error {
-	if !v.sessions.useLink(secret) { // it is too long to be guessed, so no failure is counted
-		return refuse(http.StatusForbidden, "this login link was used, or is that of another process: a link is valid once. Start the process again for a new link, or set admin.auth")
+	if !v.sessions.useLink(secret, time.Now()) { // it is too long to be guessed, so no failure is counted
+		return refuse(http.StatusForbidden, "this login link was used, or is that of another process: a link is valid once, for %s. Ask for a new one on the page for the login, or set admin.auth", schema.Duration(linkFor))
 	}
 	return enter(v, admin.Identity{Name: keyrecord.Actor(), Role: admin.Operator}, home)
 }
 
-// login checks the credentials of the form.
+// login checks the credentials of the form, or uses the login link.
 func login(v *visit) error {
+	switch form := v.r.PostForm; {
+	case form.Get("token") != "":
+		return loginByLink(v, form.Get("token"))
+	case form.Get("ask") != "":
+		return askForLink(v)
+	}
 	form := v.r.PostForm
 	who, wait := v.Process.Tries.Known(v.Conf.Admin.Auth, form.Get("user"), form.Get("password"), admin.Address(v.r))
 	if wait > 0 {
@@ -118,20 +145,20 @@ func login(v *visit) error {
 // enter starts a session.
 func enter(v *visit, who admin.Identity, next string) error {
 	http.SetCookie(v.w, &http.Cookie{
-		Name: v.cookieName(), Value: v.sessions.start(who, time.Now()), Path: "/",
-		MaxAge: int(sessionFor / time.Second), HttpOnly: true, Secure: v.secure, SameSite: http.SameSiteStrictMode,
+		Name: v.cookieName(v.r), Value: v.sessions.start(who, time.Now()), Path: "/",
+		MaxAge: int(sessionFor / time.Second), HttpOnly: true, Secure: v.secure(v.r), SameSite: http.SameSiteStrictMode,
 	})
 	return v.redirect(next)
 }
 
 // logout ends the session.
 func logout(v *visit) error {
-	cookie, err := v.r.Cookie(v.cookieName())
+	cookie, err := v.r.Cookie(v.cookieName(v.r))
 	if errors.Is(err, http.ErrNoCookie) {
 		return v.redirect(home)
 	}
 	v.sessions.end(cookie.Value)
-	http.SetCookie(v.w, &http.Cookie{Name: v.cookieName(), Path: "/", MaxAge: -1, HttpOnly: true, Secure: v.secure, SameSite: http.SameSiteStrictMode})
+	http.SetCookie(v.w, &http.Cookie{Name: v.cookieName(v.r), Path: "/", MaxAge: -1, HttpOnly: true, Secure: v.secure(v.r), SameSite: http.SameSiteStrictMode})
 	return v.redirect(home)
 }
 

@@ -37,10 +37,10 @@ type route struct {
 
 // New returns the page of a process.
 func New(o *Options) *Page {
-	p := &Page{Options: *o, assets: map[string]asset{}, secure: o.Conf.Admin.TLS != nil, sessions: newSessions(o.At), changing: make(chan struct{}, 1), searching: make(chan struct{}, 1)}
+	p := &Page{Options: *o, assets: map[string]asset{}, sessions: newSessions(o.At), changing: make(chan struct{}, 1), searching: make(chan struct{}, 1)}
 	if public, err := url.Parse(o.Conf.Admin.PublicURL); err == nil && public.Host != "" {
 		p.prefix = strings.TrimSuffix(public.Path, "/")
-		p.secure = p.secure || public.Scheme == "https"
+		p.public = *public
 	}
 	names := map[string]string{}
 	for name, kind := range map[string]string{"style.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"} {
@@ -188,9 +188,15 @@ func (p *Page) serve(r *route, w http.ResponseWriter, request *http.Request) {
 // would be in a log.
 func For(a *term.App, file string, conf *config.File, to io.Writer) func(*admin.Process, net.Addr) http.Handler {
 	return func(process *admin.Process, at net.Addr) http.Handler {
-		p := New(&Options{App: a, File: file, Conf: conf, Process: process, At: at})
+		o := &Options{App: a, File: file, Conf: conf, Process: process, At: at}
 		if a.Terminal && !a.Quiet && conf.Admin.Auth == nil {
-			_, _ = fmt.Fprintf(to, "page: %s (this login link is valid once)\n", p.LoginLink()) // to stderr
+			o.Tell = func(link string) {
+				_, _ = fmt.Fprintf(to, "page: %s (this login link is valid once, for 15 minutes)\n", link) // to stderr
+			}
+		}
+		p := New(o)
+		if o.Tell != nil {
+			o.Tell(p.LoginLink())
 		}
 		return p
 	}

@@ -87,12 +87,15 @@ func (s *site) loggedIn() func(*http.Request) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	w := s.ask(admin.Nobody, "GET", link.RequestURI(), nil)
+	if w := s.ask(admin.Nobody, "GET", link.RequestURI(), nil); w.Code != http.StatusOK || len(w.Result().Cookies()) > 0 || value(s.t, w.Body.String(), "token") != link.Query().Get("token") {
+		s.t.Fatalf("a look at the link: %d: %s", w.Code, w.Body)
+	}
+	w := s.ask(admin.Nobody, "POST", "/login", link.Query())
 	cookies := w.Result().Cookies()
 	if w.Code != http.StatusSeeOther || len(cookies) != 1 || !cookies[0].HttpOnly || cookies[0].SameSite != http.SameSiteStrictMode {
 		s.t.Fatalf("%d, %v: %s", w.Code, cookies, w.Body)
 	}
-	if again := s.ask(admin.Nobody, "GET", link.RequestURI(), nil); again.Code != http.StatusForbidden || len(again.Result().Cookies()) > 0 {
+	if again := s.ask(admin.Nobody, "POST", "/login", link.Query()); again.Code != http.StatusForbidden || len(again.Result().Cookies()) > 0 {
 		s.t.Errorf("the link is used a second time: %d", again.Code)
 	}
 	return func(r *http.Request) { r.AddCookie(cookies[0]) }
@@ -110,6 +113,25 @@ func TestTheLoginLinkIsValidOnce(t *testing.T) {
 	}
 	if w := s.ask(admin.Nobody, "GET", "/key", nil, cookie); w.Code != http.StatusUnauthorized {
 		t.Errorf("after the logout: %d: %s", w.Code, w.Body)
+	}
+	ask := url.Values{"ask": {"1"}}
+	if w := s.ask(admin.Nobody, "POST", "/login", ask); w.Code != http.StatusForbidden {
+		t.Errorf("without a terminal: %d: %s", w.Code, w.Body)
+	}
+	var told []string
+	s.page.Tell = func(link string) { told = append(told, link) }
+	has(t, s.ask(admin.Nobody, "GET", "/login", nil).Body.String(), "Print a new link there")
+	for i, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		if w := s.ask(admin.Nobody, "POST", "/login", ask); w.Code != want || len(told) != 1 || strings.Contains(w.Body.String(), "token=") {
+			t.Errorf("question %d: %d, %v: %s", i, w.Code, told, w.Body)
+		}
+	}
+	_, token, _ := strings.Cut(told[0], "token=")
+	if s.page.sessions.useLink(token, time.Now().Add(linkFor)) {
+		t.Error("the link has no end")
+	}
+	if w := s.ask(admin.Nobody, "POST", "/login", url.Values{"token": {token}}); w.Code != http.StatusSeeOther {
+		t.Errorf("%d: %s", w.Code, w.Body)
 	}
 }
 
@@ -305,6 +327,14 @@ func TestLinksAreRelativeAndWorkBelowAPrefix(t *testing.T) {
 		t.Errorf("%d, %v", w.Code, cookies)
 	}
 	if got := s.page.LoginLink(); !strings.HasPrefix(got, "https://tools.example/ops/semel/login?token=") {
+		t.Error(got)
+	}
+	w = s.ask(admin.Nobody, "POST", "/login", s.forms()["/login"]) // at its own address, which has no TLS
+	if cookies := w.Result().Cookies(); len(cookies) != 1 || cookies[0].Secure || strings.HasPrefix(cookies[0].Name, "__Host-") {
+		t.Errorf("%d, %v", w.Code, cookies)
+	}
+	s.page.Apart = true
+	if got := s.page.URL(); got != "http://127.0.0.1:4195/" {
 		t.Error(got)
 	}
 }

@@ -14,6 +14,7 @@ import (
 const (
 	sessionFor  = 12 * time.Hour
 	sessionIdle = time.Hour
+	linkFor     = 15 * time.Minute
 	// mostSessions limits the memory of sessions. The oldest one ends.
 	mostSessions = 1000
 )
@@ -22,9 +23,10 @@ const (
 type sessions struct {
 	cookie string // its name, without the prefix for TLS
 
-	mu   sync.Mutex // guards the fields below
-	open map[[32]byte]*session
-	link string // the secret of the login link, or "" once it was used
+	mu      sync.Mutex // guards the fields below
+	open    map[[32]byte]*session
+	link    string // the secret of the login link, or "" once it was used
+	linkEnd time.Time
 }
 
 type session struct {
@@ -39,11 +41,22 @@ func newSessions(at net.Addr) *sessions {
 	return &sessions{cookie: "semel-" + hex.EncodeToString(sum[:4]), open: map[[32]byte]*session{}}
 }
 
-// useLink ends the login link, and reports whether its secret is this one.
-func (s *sessions) useLink(secret string) bool {
+// newLink returns the secret of a new login link, or "" if the last one is still valid.
+func (s *sessions) newLink(now time.Time) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.link == "" || sha256.Sum256([]byte(secret)) != sha256.Sum256([]byte(s.link)) {
+	if s.link != "" && now.Before(s.linkEnd) {
+		return ""
+	}
+	s.link, s.linkEnd = rand.Text(), now.Add(linkFor)
+	return s.link
+}
+
+// useLink ends the login link, and reports whether its secret is this one.
+func (s *sessions) useLink(secret string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link == "" || !now.Before(s.linkEnd) || sha256.Sum256([]byte(secret)) != sha256.Sum256([]byte(s.link)) {
 		return false
 	}
 	s.link = ""

@@ -24,7 +24,7 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// Options are the options of New. All fields are required, except for File.
+// Options are the options of New. All fields are required, except for File, Apart and Tell.
 type Options struct {
 	App *term.App
 	// File is the name of the configuration in command lines, or "" if flags describe it.
@@ -33,6 +33,10 @@ type Options struct {
 	Process *admin.Process
 	// At is the address that the server listens at.
 	At net.Addr
+	// Apart: it is not the page at admin.public_url.
+	Apart bool
+	// Tell writes a login link to the terminal. It is nil if there is none, or with credentials.
+	Tell func(link string)
 }
 
 // Page serves the page.
@@ -42,7 +46,7 @@ type Page struct {
 	templates *templates
 	assets    map[string]asset // by their paths
 	prefix    string           // of the paths, below which a proxy shows the page
-	secure    bool             // browsers reach it through TLS
+	public    url.URL          // admin.public_url, or zero
 	sessions  *sessions
 	changing  chan struct{} // has an entry from the look at a record to its change
 	searching chan struct{} // has an entry while sources and sinks are searched

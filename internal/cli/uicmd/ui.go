@@ -89,9 +89,14 @@ func run(ctx context.Context, a *term.App, conf *config.File, address string) (e
 	u := &ui{conf: conf, patience: a.Patience, stores: app.NewStores(conf, &app.StoresOptions{KeepIDs: true}), counts: map[string]*counted{}}
 	defer func() { err = errors.Join(err, u.stores.Close()) }()
 	process := &admin.Process{Status: u.status, Store: u.store, Parked: u.parked, Redact: conf.Redact, Tries: admin.Tries{Failed: func(user, address string) { a.Note("a login of %q from %s failed", user, address) }}}
-	shown := page.New(&page.Options{App: a, File: conf.Name, Conf: conf, Process: process, At: listener.Addr()})
+	o := &page.Options{App: a, File: conf.Name, Conf: conf, Process: process, At: listener.Addr(), Apart: true}
+	tell := func(link string) { a.Note("open %s (this login link is valid once, for 15 minutes)", link) }
+	if a.Terminal && conf.Admin.Auth == nil {
+		o.Tell = tell // elsewhere, a log would always have a valid one
+	}
+	shown := page.New(o)
 	if conf.Admin.Auth == nil {
-		a.Note("open %s (this login link is valid once)", shown.LoginLink())
+		tell(shown.LoginLink())
 	} else {
 		a.Note("open %s", shown.URL())
 	}
