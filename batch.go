@@ -226,10 +226,10 @@ func (b *Batch) Keep(ctx context.Context, tasks []*Task) context.Context {
 func (b *Batch) Stop() {
 	b.renewer.Stop()
 	for _, t := range b.tasks {
-		t.doubt = t.doubt || inDoubt(t.Err)
 		if t.leaseLost != nil && t.Err != nil && !isPermanent(t.Err) && !errors.Is(t.Err, ErrLeaseLost) {
 			t.Err = fmt.Errorf("%w: %w", t.leaseLost, t.Err)
 		}
+		t.doubt = t.doubt || inDoubt(t.Err)
 	}
 	b.tasks = nil
 }
