@@ -235,6 +235,43 @@ func TestBitFlipFoundInALookupIsAnError(t *testing.T) {
 	}
 }
 
+// TestBitFlipInAPartThatIsKeptInMemoryIsAnError flips a bit before the store reads a part of
+// the log into memory because it is read often.
+func TestBitFlipInAPartThatIsKeptInMemoryIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, at := range []int64{15, 3} {
+		fs := faultfs.New()
+		s, err := Open("/d/store", &Options{FS: fs, CacheBytes: minCacheBytes}) // segments of several parts
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		wantAll(t, claimDone(t, s, 0, 40_000, semel.Forever), semel.Fresh)
+		d := s.hasher.Key(key(5))
+		sh, tag := split(&d)
+		x := &s.index.shards[sh]
+		pos := x.pos(x.seek(tag))
+		g := s.log.at(pos)
+		if err := fs.FlipBit(filepath.Join(s.dir, segmentName(g.num)), int64(offset(pos))+at, 4); err != nil {
+			t.Fatal(err)
+		}
+		s.opts.CacheBytes = 1 << 30 // there is room
+		s.keepChunk(residentChunk{g, offset(pos) >> chunkBits})
+		if !g.holds(offset(pos)) {
+			t.Fatal("the part is not in memory")
+		}
+		var a [2]semel.ClaimAnswer
+		requests := []semel.ClaimRequest{{Key: key(5), Done: true, Window: semel.Forever}, {Key: key(6), Done: true, Window: semel.Forever}}
+		err = s.Claim(t.Context(), requests, a[:])
+		if err != nil || !errors.Is(a[0].Err, semel.ErrCorrupt) || a[0].Decision != semel.Undecided {
+			t.Errorf("claim of a rotten key: %s, %v, %v, want ErrCorrupt", a[0].Decision, a[0].Err, err)
+		}
+		if a[1].Decision != semel.Duplicate {
+			t.Errorf("claim of another key: %s, %v", a[1].Decision, a[1].Err)
+		}
+	}
+}
+
 // TestSyncMakesAnsweredKeysDurable loses power after a call of Sync, under each
 // Fsync setting.
 func TestSyncMakesAnsweredKeysDurable(t *testing.T) {

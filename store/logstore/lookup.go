@@ -140,12 +140,12 @@ func (s *Store) find(o *op, d *semel.Digest) (f *found, ok, pending bool, err er
 	return f, false, pending, nil
 }
 
-// inMemory compares a digest with the entry at an offset, if that entry is in
-// memory.
+// inMemory compares a digest with the entry at an offset, if that entry is in memory. If it
+// came from the file and is not the same, it may be damaged: the reading of the file finds out.
 func (s *Store) inMemory(o *op, g *segment, off int, d *semel.Digest) (e entry, same, ok bool) {
 	head, ok := g.memory(off, entryHead, o.scratch[:])
 	if !ok || semel.Digest(head[:16]) != *d {
-		return e, false, ok
+		return e, false, ok && !g.unchecked(off, entryHead)
 	}
 	size := entrySize(binary.LittleEndian.Uint32(head[16:]))
 	if cap(o.buf) < size {
@@ -156,7 +156,12 @@ func (s *Store) inMemory(o *op, g *segment, off int, d *semel.Digest) (e entry, 
 		return e, false, false
 	}
 	e, same = decodeEntry(b, g.base)
-	return e, same, true
+	return e, same, same || !g.unchecked(off, size)
+}
+
+// unchecked reports whether a part of the n bytes at off, which are in memory, came from the file.
+func (g *segment) unchecked(off, n int) bool {
+	return g.fromFile[off>>chunkBits] || g.fromFile[(off+n-1)>>chunkBits]
 }
 
 // readAll does the queued reads without the lock, and keeps the results in o.known.

@@ -50,10 +50,11 @@ type segment struct {
 	// chunks hold the end of the log in memory, and parts of it that are read often. A
 	// released chunk is nil. Data before memFrom was written by an earlier process, and
 	// the chunk with memFrom lacks it. reads counts, for each chunk, how often the file
-	// was read there.
-	chunks  [][]byte
-	reads   []uint8
-	memFrom int
+	// was read there. fromFile has the chunks that came from the file, which may be damaged.
+	chunks   [][]byte
+	reads    []uint8
+	fromFile map[int]bool
+	memFrom  int
 
 	// marks has the start of the first record in each chunk-sized part of the
 	// file. The record around a position is found from it. 0 means no record.
@@ -279,6 +280,7 @@ func (s *Store) trimChunks() {
 			s.freeChunks = append(s.freeChunks, c.segment.chunks[c.index])
 		}
 		c.segment.chunks[c.index] = nil
+		delete(c.segment.fromFile, c.index)
 		n++
 	}
 	if n > 0 {
@@ -358,6 +360,10 @@ func (s *Store) keepChunk(c residentChunk) {
 		g.chunks = append(g.chunks, nil)
 	}
 	g.chunks[i] = b
+	if g.fromFile == nil {
+		g.fromFile = map[int]bool{}
+	}
+	g.fromFile[i] = true
 	s.resident = append(s.resident, c)
 }
 
