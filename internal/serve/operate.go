@@ -308,9 +308,11 @@ func changed(r *semel.Record) *storeapi.Problem {
 	return p
 }
 
-// byDigest returns a store that finds records by their digests.
+// byDigest returns a store that finds records by their digests. It is the one that resolves
+// keys: what a store wraps would change them behind its back.
 func byDigest(store semel.Store) (semel.DigestResolver, error) {
-	by, ok := semel.As[semel.DigestResolver](store)
+	resolver, _ := semel.As[semel.Resolver](store)
+	by, ok := resolver.(semel.DigestResolver)
 	if !ok {
 		return nil, fmt.Errorf("the store finds no key by its digest: %w", errors.ErrUnsupported)
 	}

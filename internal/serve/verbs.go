@@ -264,11 +264,10 @@ func (c *call) lookDigests(list []*operation) *storeapi.Problem {
 		if o.problem != nil || o.digest == (semel.Digest{}) {
 			continue
 		}
-		by, ok := semel.As[semel.DigestResolver](c.store)
-		if !ok {
+		by, err := byDigest(c.store)
+		if err != nil {
 			return unsupported()
 		}
-		var err error
 		if o.record, err = by.LookDigest(c.r.Context(), o.digest); err != nil {
 			return c.failed(err)
 		}

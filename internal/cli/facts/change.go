@@ -41,9 +41,10 @@ func HandsOn(f *open.StoreFlags, store semel.Store) (*Hands, error) {
 	return &Hands{resolver, log, store, look}, nil
 }
 
-// byDigest returns the store if it finds records by their digests.
+// byDigest returns the store if it finds records by their digests. It is the one that changes
+// keys: what a store wraps would change them behind its back.
 func (h *Hands) byDigest() (semel.DigestResolver, error) {
-	find, ok := semel.As[semel.DigestResolver](h.Store)
+	find, ok := h.Resolver.(semel.DigestResolver)
 	if !ok {
 		return nil, fmt.Errorf("the store finds no key by its digest: name its ID: %w", errors.ErrUnsupported)
 	}
