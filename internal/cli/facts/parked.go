@@ -41,6 +41,15 @@ type Fate struct {
 	By        pipeline.Settlement // the last settlement by an operator, or zero
 }
 
+// And returns what the audit log says in two parts, of which the second follows.
+func (f Fate) And(next Fate) Fate {
+	if next.By.How == "" {
+		next.By = f.By
+	}
+	next.Redriven, next.Delivered = next.Redriven || f.Redriven, next.Delivered || f.Delivered
+	return next
+}
+
 // Fates reads how messages were settled after a position of the audit log.
 func Fates(ctx context.Context, letters pipeline.DeadLetterStore, after int64) (map[string]Fate, error) {
 	list := map[string]Fate{}

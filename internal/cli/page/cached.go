@@ -1,6 +1,7 @@
 package page
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -13,33 +14,80 @@ const (
 	// its reading took.
 	listAge   = time.Second
 	listPause = 20
+	// errorAge is how old an error may be that is shown, and listOld a list while it is read again.
+	errorAge = 3 * time.Second
+	listOld  = 10 * time.Second
+	// readFor limits the time for a reading.
+	readFor = 15 * time.Second
 	// mostListed limits the entries that are read for a list.
 	mostListed = 20_000
 )
 
-// cached keeps a list that may take long to read, for many people.
+// cached keeps what may take long to read, for many people. One of them reads it again, and the
+// others get what was read before, unless that is old.
 type cached[T any] struct {
-	mu    sync.Mutex // guards the fields below, and is held while the list is read
-	value T
-	at    time.Time // zero: it was not read
-	took  time.Duration
+	times time.Duration // the pause is as many times as long as the reading
+
+	mu      sync.Mutex // guards the fields below
+	value   T
+	err     error
+	at      time.Time // zero: nothing can be shown
+	took    time.Duration
+	reading chan struct{} // closed when the reading ends that is under way; otherwise nil
+	changes int           // how often forget was called
 }
 
-// get returns the list, and when it was read.
-func (c *cached[T]) get(read func() (T, error)) (T, time.Time, error) {
+// get returns what read returned. Only the end of the request that waits for another's reading
+// makes it return another error.
+func (c *cached[T]) get(ctx context.Context, read func(context.Context) (T, error)) (T, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.at.IsZero() && time.Since(c.at) < max(listAge, listPause*c.took) {
-		return c.value, c.at, nil
+	for waited := false; ; waited = true {
+		pause, age := max(listAge, c.times*c.took), time.Since(c.at)
+		if c.err != nil {
+			pause = errorAge
+		}
+		known := !c.at.IsZero() && age < max(2*pause, listOld)
+		switch {
+		case known && (age < pause || c.reading != nil), waited && !c.at.IsZero():
+			return c.value, c.err
+		case c.reading == nil:
+			return c.again(ctx, read)
+		}
+		ended := c.reading
+		c.mu.Unlock()
+		select {
+		case <-ended:
+		case <-ctx.Done():
+		}
+		c.mu.Lock()
+		if ctx.Err() != nil {
+			return *new(T), context.Cause(ctx)
+		}
 	}
-	began := time.Now()
-	value, err := read()
-	if err != nil {
-		c.at = time.Time{}
-		return value, began, err
-	}
-	c.value, c.at, c.took = value, began, time.Since(began)
-	return value, began, nil
+}
+
+// again reads. A browser that goes away does not cut it, because others wait for it. The caller
+// holds mu, and again releases it while it reads.
+func (c *cached[T]) again(ctx context.Context, read func(context.Context) (T, error)) (value T, err error) {
+	ended, changes, began := make(chan struct{}), c.changes, time.Now()
+	c.reading = ended
+	c.mu.Unlock()
+	done := false
+	defer func() {
+		c.mu.Lock()
+		c.value, c.err, c.took, c.at = value, err, time.Since(began), began
+		if !done || changes != c.changes { // it panicked, or what it read may be from before a change
+			c.at = time.Time{}
+		}
+		c.reading = nil
+		close(ended)
+	}()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readFor)
+	defer cancel()
+	value, err = read(ctx)
+	done = true
+	return value, err
 }
 
 // forget makes the next get read the list.
@@ -47,6 +95,7 @@ func (c *cached[T]) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at = time.Time{}
+	c.changes++
 }
 
 // lists has a list for each name.
@@ -62,13 +111,14 @@ func (l *lists[T]) named(name string) *cached[T] {
 		l.of = map[string]*cached[T]{}
 	}
 	if l.of[name] == nil {
-		l.of[name] = &cached[T]{}
+		l.of[name] = &cached[T]{times: listPause}
 	}
 	return l.of[name]
 }
 
 // parkedList has the parked messages of a pipeline, without bodies and headers.
 type parkedList struct {
+	at       time.Time
 	messages []pipeline.Parked
 	more     bool // there are more than mostListed
 	unread   error
@@ -76,6 +126,7 @@ type parkedList struct {
 
 // unknownList has the unknown keys of a store.
 type unknownList struct {
+	at      time.Time
 	records []semel.Record
 	more    bool
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -12,6 +13,8 @@ import (
 const (
 	// mostOperations limits the memory of changes.
 	mostOperations = 100
+	// followPause is how many times as long as a look at the messages that wait the pause after it is.
+	followPause = 5
 )
 
 // operation is a change of several messages or keys, whose outcomes are shown as they become known.
@@ -19,8 +22,12 @@ type operation struct {
 	do, by string
 	at     time.Time
 
-	mu    sync.Mutex // guards items
+	mu    sync.Mutex // guards the fields below
 	items []*settled
+	// followed is when it was last found out what became of the messages that wait, and took how
+	// long that took.
+	followed time.Time
+	took     time.Duration
 }
 
 // settled is a message or a key of an operation.
@@ -32,7 +39,8 @@ type settled struct {
 	// A message that was queued for its pipeline has these until its outcome is known.
 	spec     *config.Pipeline
 	before   pipeline.Parked
-	auditEnd int64
+	auditEnd int64 // up to which the audit log was read
+	fate     facts.Fate
 	waits    bool
 }
 

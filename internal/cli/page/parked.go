@@ -46,8 +46,8 @@ func withLetters(v *visit, ctx context.Context, p *config.Pipeline, use func(pip
 
 // parkedOf returns the parked messages of a pipeline.
 func parkedOf(v *visit, ctx context.Context, p *config.Pipeline) (*parkedList, error) {
-	list, _, err := v.parkedLists.named(p.Name).get(func() (*parkedList, error) {
-		list := &parkedList{}
+	return v.parkedLists.named(p.Name).get(ctx, func(ctx context.Context) (*parkedList, error) {
+		list := &parkedList{at: time.Now()}
 		err := withLetters(v, ctx, p, func(letters pipeline.DeadLetters) error {
 			return letters.List(ctx, p.Name, func(m *pipeline.Parked) bool {
 				if list.more = len(list.messages) == mostListed; list.more {
@@ -62,7 +62,6 @@ func parkedOf(v *visit, ctx context.Context, p *config.Pipeline) (*parkedList, e
 		}
 		return list, err
 	})
-	return list, err
 }
 
 // bare returns a message without its body and its headers.
@@ -189,6 +188,7 @@ type parkedData struct {
 	Rows               []parkedRow
 	Pager              pager
 	Notes              []string
+	At                 time.Time // when the oldest part of the list was read
 	Keys               keyStates
 	Changes            bool // this person may change them
 }
@@ -236,6 +236,12 @@ func parkedPage(v *visit) error {
 	d := &parkedData{Filter: f, Notes: notes, Changes: v.operates()}
 	for _, p := range v.pipelines() {
 		d.Pipelines = append(d.Pipelines, p.Name)
+		if f.Pipeline != "" && f.Pipeline != p.Name {
+			continue
+		}
+		if of, err := parkedOf(v, v.r.Context(), p); err == nil {
+			d.At = older(d.At, of.at)
+		}
 	}
 	for _, reason := range pipeline.Reasons() {
 		d.Reasons = append(d.Reasons, string(reason))

@@ -380,7 +380,11 @@ func outcomePage(v *visit) error {
 	}
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	follow(v, op)
+	if pause := max(time.Second, followPause*op.took); time.Since(op.followed) > pause { // many people may look
+		began := time.Now()
+		follow(v, op)
+		op.followed, op.took = time.Now(), time.Since(began)
+	}
 	d := &outcomeData{Do: op.do, By: op.by, At: op.at}
 	counts := map[string]int{}
 	for _, item := range op.items {
@@ -473,12 +477,17 @@ func follow(v *visit, op *operation) {
 					found[i] = m
 				}
 			}
+			end, err := store.AuditEnd(ctx)
+			if err != nil {
+				return err
+			}
 			fates, err := facts.Fates(ctx, store, items[0].auditEnd) // read last: it has every message that is gone
 			if err != nil {
 				return err
 			}
 			for i, item := range items {
-				outcome, reason, failure, gone := facts.Outcome(&item.before, found[i], fates[item.before.ID], waits)
+				item.auditEnd, item.fate = end, item.fate.And(fates[item.before.ID])
+				outcome, reason, failure, gone := facts.Outcome(&item.before, found[i], item.fate, waits)
 				item.outcome, item.reason = outcome, reason
 				if failure != "" {
 					item.reason += ": " + term.Shorten(v.App.Redact(term.PlainText(term.JoinLines(failure))), errorWidth)
@@ -504,8 +513,8 @@ type unknownRow struct {
 
 // unknownOf returns the unknown keys of a store, those first that are unknown for the longest time.
 func unknownOf(v *visit, ctx context.Context, name string) (*unknownList, error) {
-	list, _, err := v.unknownLists.named(name).get(func() (*unknownList, error) {
-		list := &unknownList{}
+	return v.unknownLists.named(name).get(ctx, func(ctx context.Context) (*unknownList, error) {
+		list := &unknownList{at: time.Now()}
 		var wrong term.Problems
 		f := &open.StoreFlags{App: v.App, File: v.File, Conf: v.Conf, Name: name, Process: v.Process}
 		if f.Check(&wrong); len(wrong) > 0 {
@@ -532,11 +541,19 @@ func unknownOf(v *visit, ctx context.Context, name string) (*unknownList, error)
 		})
 		return list, err
 	})
-	return list, err
+}
+
+// older returns the earlier of two times, where zero is none.
+func older(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // unknownData is what the list of unknown keys shows.
 type unknownData struct {
+	At      time.Time // when the oldest part of the list was read
 	Stores  []string
 	Store   string
 	Rows    []unknownRow
@@ -563,7 +580,7 @@ func unknownPage(v *visit) error {
 			d.Notes = append(d.Notes, fmt.Sprintf("store %s: %s", name, v.App.Redact(term.JoinLines(err.Error()))))
 			continue
 		}
-		more = more || of.more
+		more, d.At = more || of.more, older(d.At, of.at)
 		for i := range of.records {
 			list = append(list, found{name, of.records[i]})
 		}

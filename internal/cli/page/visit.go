@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -55,9 +54,7 @@ type Page struct {
 	unknownLists lists[*unknownList] // by store
 	operations   operations
 
-	statusMu sync.Mutex // guards status, and is held while it is asked for
-	status   *admin.Status
-	asked    time.Time
+	status cached[*admin.Status]
 }
 
 // asset is a file for the browser.
@@ -106,6 +103,9 @@ type view struct {
 func (v *visit) show(status int, name, title string, of any) error {
 	data := view{Title: title, Here: name, Who: v.who, Locked: v.Conf.Admin.Auth == nil && v.who.Role == admin.Nobody, Of: of}
 	data.Live = v.r.Method == http.MethodGet && (name == "overview" || name == "pipeline" || name == "store" || name == "outcome")
+	if o, ok := of.(*outcomeData); ok {
+		data.Live = data.Live && o.Waiting
+	}
 	var page bytes.Buffer
 	if err := v.templates.render(&page, name+".html", &data); err != nil {
 		return err
@@ -134,22 +134,21 @@ func (v *visit) redirect(to string) error {
 // home is the link from any page to the overview.
 const home = "./"
 
-// now returns the status of the process, which is at most statusAge old: many people may look.
+// now returns the status of the process: many people may look.
 func (p *Page) now(ctx context.Context) *admin.Status {
-	p.statusMu.Lock()
-	defer p.statusMu.Unlock()
-	if p.status == nil || time.Since(p.asked) > statusAge {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statusFor)
+	now, err := p.status.get(ctx, func(ctx context.Context) (*admin.Status, error) {
+		ctx, cancel := context.WithTimeout(ctx, statusFor)
 		defer cancel()
-		p.status, p.asked = p.Process.Status(ctx), time.Now()
+		return p.Process.Status(ctx), nil
+	})
+	if err != nil { // the browser went away
+		return &admin.Status{Time: time.Now()}
 	}
-	return p.status
+	return now
 }
 
-const (
-	statusAge = time.Second
-	statusFor = 5 * time.Second
-)
+// statusFor limits the time for the status.
+const statusFor = 5 * time.Second
 
 // functions are those of the templates. Their arguments have the types that the templates give them.
 func (p *Page) functions(names map[string]string) map[string]func(args []any) any {
