@@ -43,7 +43,7 @@ func (p *Page) URL() string {
 // A session comes before the header, which may have the credentials of a proxy.
 func (p *Page) identify(r *http.Request) (who admin.Identity, wait time.Duration) {
 	if cookie, err := r.Cookie(p.cookieName(r)); err == nil {
-		if who := p.sessions.of(cookie.Value, time.Now()); who.Role != admin.Nobody {
+		if who := p.sessions.of(cookie.Value, time.Now(), r.Header.Get("Semel-Refresh") == ""); who.Role != admin.Nobody {
 			return who, 0
 		}
 	}

@@ -143,8 +143,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 const (
-	// mostForm limits the body of a request, which may have a pasted message.
-	mostForm = 1 << 20
+	// mostForm limits the body of a request, which may have a pasted message, or 500 keys of 2 KiB.
+	mostForm = 2 << 20
 	// visitFor limits the time for a page.
 	visitFor = 20 * time.Second
 )

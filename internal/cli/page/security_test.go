@@ -141,16 +141,20 @@ func TestSessionsEnd(t *testing.T) {
 	now := time.Now()
 	secret := s.start(admin.Identity{Name: "ops", Role: admin.Operator}, now)
 	for at := time.Duration(0); at < sessionFor; at += sessionIdle / 2 {
-		if s.of(secret, now.Add(at)).Role != admin.Operator {
+		if s.of(secret, now.Add(at), true).Role != admin.Operator {
 			t.Fatalf("the session ended after %s", at)
 		}
 	}
-	if s.of(secret, now.Add(sessionFor+1)).Role != admin.Nobody {
+	if s.of(secret, now.Add(sessionFor+1), true).Role != admin.Nobody {
 		t.Error("the session has no end")
 	}
 	secret = s.start(admin.Identity{Name: "ops", Role: admin.Operator}, now)
-	if s.of(secret, now.Add(sessionIdle+1)).Role != admin.Nobody {
+	if s.of(secret, now.Add(sessionIdle+1), true).Role != admin.Nobody {
 		t.Error("an idle session does not end")
+	}
+	secret = s.start(admin.Identity{Name: "ops", Role: admin.Operator}, now)
+	if s.of(secret, now.Add(sessionIdle/2), false).Role != admin.Operator || s.of(secret, now.Add(sessionIdle+1), false).Role != admin.Nobody {
+		t.Error("the script keeps an idle session open")
 	}
 	for range mostSessions + 10 {
 		s.start(admin.Identity{Name: "ops"}, now)

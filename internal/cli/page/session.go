@@ -63,8 +63,8 @@ func (s *sessions) useLink(secret string, now time.Time) bool {
 	return true
 }
 
-// of returns the identity of a session.
-func (s *sessions) of(secret string, now time.Time) admin.Identity {
+// of returns the identity of a session. used: this request is a person's, and not one of the script.
+func (s *sessions) of(secret string, now time.Time, used bool) admin.Identity {
 	id := sha256.Sum256([]byte(secret))
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,9 @@ func (s *sessions) of(secret string, now time.Time) admin.Identity {
 		delete(s.open, id)
 		return admin.Identity{}
 	}
-	found.used = now
+	if used {
+		found.used = now
+	}
 	return found.who
 }
 

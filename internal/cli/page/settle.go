@@ -388,7 +388,7 @@ func outcomePage(v *visit) error {
 	d := &outcomeData{Do: op.do, By: op.by, At: op.at}
 	counts := map[string]int{}
 	for _, item := range op.items {
-		d.Rows = append(d.Rows, outcomeRow{item.name, item.link, item.key, item.outcome, item.reason, item.failed})
+		d.Rows = append(d.Rows, outcomeRow{item.name, item.link, term.Shorten(item.key, keyWidth), item.outcome, item.reason, item.failed})
 		counts[item.outcome]++
 		d.Waiting = d.Waiting || item.waits
 	}

@@ -4,6 +4,7 @@ const every = 2000;
 const state = document.getElementById("refresh-state");
 const parts = document.querySelectorAll("[data-refresh][id]");
 let paused = false;
+let shown = new Date(); // from when the page is
 
 function say(text) {
   if (state && state.firstChild?.nodeValue !== text) {
@@ -23,7 +24,7 @@ async function refresh() {
   }
   let answer;
   try {
-    answer = await fetch(location.href, { credentials: "same-origin", cache: "no-store" });
+    answer = await fetch(location.href, { credentials: "same-origin", cache: "no-store", headers: { "Semel-Refresh": "1" } });
   } catch {
     say("The process does not answer. The page shows what it said last.");
     return;
@@ -33,13 +34,23 @@ async function refresh() {
     return;
   }
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  if (page.querySelector(".who")?.textContent !== document.querySelector(".who")?.textContent) {
+    say("You are no longer logged in as before. Load the page again.");
+    return;
+  }
+  let old = null;
   for (const part of document.querySelectorAll("[data-refresh][id]")) {
     const next = page.getElementById(part.id);
-    if (next && !busy(part) && next.innerHTML !== part.innerHTML) {
-      part.replaceWith(document.adoptNode(next));
+    if (next && next.innerHTML !== part.innerHTML) {
+      if (busy(part)) {
+        old ||= shown;
+      } else {
+        part.replaceWith(document.adoptNode(next));
+      }
     }
   }
-  say("");
+  shown = old || new Date();
+  say(old ? "Not refreshed while you use it: this part is as of " + old.toLocaleTimeString() + "." : "");
 }
 
 if (document.body.hasAttribute("data-live") && parts.length > 0) {
