@@ -69,7 +69,7 @@ func TestMetricsThatAreNamedExist(t *testing.T) {
 			t.Errorf("%s names %q alone", file, names)
 		}
 		for _, name := range names {
-			if !exists(name) && !ofProxy(name) && !ofSlot(name) {
+			if !exists(name) && !ofService(name) && !ofSlot(name) {
 				t.Errorf("%s names %s, which the daemon does not have", file, name)
 			}
 		}
@@ -95,8 +95,10 @@ func TestMetricsThatAreNamedExist(t *testing.T) {
 // which this server cannot do. The tests of broker/outbox check it.
 func ofSlot(metric string) bool { return strings.HasPrefix(metric, "dedup_outbox_slot_") }
 
-// ofProxy reports whether a metric is one of semel proxy, whose tests check it.
-func ofProxy(metric string) bool { return strings.HasPrefix(metric, "dedup_proxy_") }
+// ofService reports whether a metric is one of semel proxy or semel serve, whose tests check it.
+func ofService(metric string) bool {
+	return strings.HasPrefix(metric, "dedup_proxy_") || strings.HasPrefix(metric, "dedup_serve_")
+}
 
 func TestAlertsFireOnTheirCondition(t *testing.T) {
 	t.Parallel()
@@ -166,7 +168,7 @@ func TestPageHasEveryMetric(t *testing.T) {
 		}
 	}
 	for _, name := range named(page + readFile(t, "../../docs/observability.md")) {
-		if !ofProxy(name) && !slices.ContainsFunc(measure.Table(), func(i measure.Instrument) bool { return i.Prometheus() == name }) {
+		if !ofService(name) && !slices.ContainsFunc(measure.Table(), func(i measure.Instrument) bool { return i.Prometheus() == name }) {
 			t.Errorf("the pages name %s, which does not exist", name)
 		}
 	}
