@@ -164,13 +164,19 @@ func checkServe(d *schema.Document, f *File) {
 	if store, ok := c.storeOf(s.Store, path); ok && store.Spec.About().Filter != nil {
 		c.Report(s.Store.At, path, "%s is a filter, which has no claims: name a store of another kind", store.Name)
 	}
-	var digests []string
+	var digests, certificates []string
 	for _, caller := range s.Callers {
 		for _, digest := range caller.Tokens {
 			if slices.Contains(digests, digest) {
 				c.Report(s.At, "serve.callers", "the token %.8s… of %s is there twice: give each caller its own", digest, caller.Name)
 			}
 			digests = append(digests, digest)
+		}
+		if name := caller.Certificate; name != "" {
+			if slices.Contains(certificates, name) {
+				c.Report(s.At, "serve.callers", "the certificate %s of %s is there twice: give each caller its own", name, caller.Name)
+			}
+			certificates = append(certificates, name)
 		}
 	}
 }

@@ -247,7 +247,8 @@ func (f *flags) reread(ctx context.Context, server *serve.Server, log *slog.Logg
 			case <-again:
 			}
 			var wrong term.Problems
-			conf := open.Config(f.App, f.file, &wrong)
+			app := *f.App // open.Config writes to it, and the verb reads it
+			conf := open.Config(&app, f.file, &wrong)
 			switch {
 			case conf == nil:
 				log.Error("the callers were not read again: the old ones stay", "error", wrong.Err())

@@ -176,6 +176,15 @@ serve:
     named: { role: viewer, scopes: ["*"], certificate: "dns:a" }
 `)
 	programtest.Run(t, "", "lint", wrong).Check(t, term.ExitUsage, "listen and socket exclude each other", "did you mean retry?", "it has no credentials: write tokens or certificate", "not 64 hexadecimal digits", "not a day", "named has a certificate: write tls")
+	twice := programtest.WriteFile(t, filepath.Join(dir, "twice.yaml"), `
+stores: { a: { memory: {} } }
+serve:
+  tls: { certificate: cert.pem, key: key.pem, client_ca: clients.pem }
+  callers:
+    a: { role: viewer, scopes: ["*"], certificate: "dns:a" }
+    b: { role: viewer, scopes: ["*"], certificate: "dns:a" }
+`)
+	programtest.Run(t, "", "lint", twice).Check(t, term.ExitUsage, "the certificate dns:a of b is there twice")
 	taken := servicestest.FreeAddr(t)
 	listener, err := net.Listen("tcp", taken)
 	if err != nil {
