@@ -62,6 +62,9 @@ func (s *Store) lookup(ctx context.Context, items []any, records []semel.Record)
 			storeapi.Refused
 		}
 		err := json.Unmarshal(text, &line)
+		if err == nil && i > 0 && full(line.Error) { // the first one always has room
+			return s.lookup(ctx, items[i:], records[i:])
+		}
 		if err == nil && line.Error != nil {
 			return fmt.Errorf("httpstore: look up: %w", line.Error.Err(semel.Key{}, 0))
 		}
@@ -244,10 +247,7 @@ func (s *Store) resolve(ctx context.Context, item any, d wireDecision, req *seme
 	case record.State != semel.Unknown:
 		return fmt.Errorf("httpstore: it is %s: %w", record.State, semel.ErrNotUnknown)
 	}
-	d.As, d.Reason, d.Expect = req.As.String(), s.opts.Reason, &wireExpect{State: record.State.String()}
-	if record.Token != 0 {
-		d.Expect.Token = storeapi.FormatToken(record.Token)
-	}
+	d.As, d.Reason, d.Expect = req.As.String(), s.opts.Reason, expect(&record)
 	if req.As == semel.Done {
 		d.Result, d.Window = wireResult(req.Result), windowText(req.Window)
 	}
@@ -273,18 +273,37 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	return s.remove(ctx, w, wireDecision{wireKey: &w})
 }
 
+// remove removes the record of an item as it is now, so that a repetition does not remove
+// the one of a later holder. If the record changes in between, it is looked up again.
 func (s *Store) remove(ctx context.Context, item any, d wireDecision) (bool, error) {
-	record, err := s.record(ctx, item)
-	if err != nil || record.State == semel.Absent {
-		return false, err
-	}
 	d.Reason = s.opts.Reason
-	var said storeapi.Settled
-	repeated, err := s.call(ctx, http.MethodPost, "remove", d, &said)
-	if err != nil {
-		return false, err
+	for {
+		record, err := s.record(ctx, item)
+		if err != nil || record.State == semel.Absent {
+			return false, err
+		}
+		d.Expect = expect(&record)
+		var said storeapi.Settled
+		repeated, err := s.call(ctx, http.MethodPost, "remove", d, &said)
+		switch {
+		case errors.Is(err, errChanged) && repeated: // an earlier attempt removed it
+			return true, nil
+		case errors.Is(err, errChanged):
+			continue
+		case err != nil:
+			return false, err
+		}
+		return repeated || said.Removed != nil && *said.Removed, nil
 	}
-	return repeated || said.Removed != nil && *said.Removed, nil
+}
+
+// expect returns what a record must still be when it is changed.
+func expect(r *semel.Record) *wireExpect {
+	e := &wireExpect{State: r.State.String()}
+	if r.Token != 0 {
+		e.Token = storeapi.FormatToken(r.Token)
+	}
+	return e
 }
 
 // LookDigest implements semel.DigestResolver.

@@ -37,8 +37,8 @@ type Options struct {
 	// Client sends requests. Defaults to one with 64 connections. Over it, a request ends
 	// after 30 s.
 	Client *http.Client
-	// Retry is how long a request is sent again after an error that may pass. Must not be
-	// negative. Defaults to 5 s.
+	// Retry is how long a request is sent again after the first error that may pass. Must not
+	// be negative. Defaults to 5 s.
 	Retry time.Duration
 	// Reason is why Resolve and Remove are called, for the audit log of the server. Defaults
 	// to "called by a program".
@@ -65,7 +65,8 @@ var (
 )
 
 // Open returns the store of the server at a URL such as http://127.0.0.1:4196. It asks the
-// server for its limits and promises, and blocks until it answers, or Options.Retry is over.
+// server for its limits and promises, and blocks until it answers, or Options.Retry is over
+// and the last attempt has failed.
 // Nil options are valid. The caller must call Close.
 func Open(ctx context.Context, address string, opts *Options) (*Store, error) {
 	u, err := url.Parse(address)
@@ -97,8 +98,8 @@ func Open(ctx context.Context, address string, opts *Options) (*Store, error) {
 	return s, nil
 }
 
-// Close waits for calls in progress, for Options.Retry at most and what the last attempt takes,
-// and closes the connections of the store's own client. The server continues.
+// Close waits for calls in progress, for Options.Retry at most and what the first and the last
+// attempt take, and closes the connections of the store's own client. The server continues.
 func (s *Store) Close() error {
 	s.once.Do(func() {
 		s.calls.Lock()
@@ -417,7 +418,7 @@ func (s *Store) batch(ctx context.Context, n int, of func(i int) (item, semel.Ke
 	return flush()
 }
 
-// sendBatch sends one batch. Items that the server could not answer for now are sent again.
+// sendBatch sends one batch. Items for whose results the answer had no room are sent again.
 func (s *Store) sendBatch(ctx context.Context, items []item, keys []semel.Key, at []int, each func(i int, text json.RawMessage, err error) error) error {
 	var said storeapi.Items
 	body := struct {
@@ -430,18 +431,41 @@ func (s *Store) sendBatch(ctx context.Context, items []item, keys []semel.Key, a
 	if len(said.Items) != len(items) {
 		return fmt.Errorf("httpstore: %d answers to %d requests: %w", len(said.Items), len(items), semel.ErrOutcomeUnknown)
 	}
+	var left []item
+	var leftKeys []semel.Key
+	var leftAt []int
 	for i, text := range said.Items {
 		var refused storeapi.Refused
 		err := json.Unmarshal(text, &refused)
-		if err == nil {
+		switch {
+		case err != nil:
+		case i > 0 && full(refused.Error): // the first one always has room, so this ends
+			left, leftKeys, leftAt = append(left, items[i]), append(leftKeys, keys[i]), append(leftAt, at[i])
+		default:
 			err = each(at[i], text, refused.Error.Err(keys[i], items[i].tokenOf()))
 		}
 		if err != nil {
 			return fmt.Errorf("httpstore: read an answer: %w: %w", err, semel.ErrOutcomeUnknown)
 		}
 	}
+	if len(left) == 0 {
+		return nil
+	}
+	if err := s.sendBatch(ctx, left, leftKeys, leftAt, each); err != nil {
+		for _, at := range leftAt { // the others have their answers
+			if wrong := each(at, nil, err); wrong != nil {
+				return wrong
+			}
+		}
+	}
 	return nil
 }
+
+// full reports whether an item was refused because its result found no room in the answer.
+func full(p *storeapi.Problem) bool { return p != nil && p.Kind() == storeapi.Overloaded }
+
+// errChanged is the error of a change to a record that is not the expected one.
+var errChanged = errors.New("the record has changed")
 
 // call sends a request until it has an answer, or an error that does not pass. It stops
 // when ctx ends, and after Options.Retry. repeated means that an earlier attempt may have
@@ -463,7 +487,7 @@ func (s *Store) call(ctx context.Context, method, verb string, request, answer a
 		}
 	}
 	id := rand.Text()
-	until := time.Now().Add(s.opts.Retry)
+	var until time.Time // counts from the first error: an attempt may be silent for longer than Retry
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := s.send(ctx, method, verb, id, body, answer)
 		class := semel.Classify(err)
@@ -471,6 +495,9 @@ func (s *Store) call(ctx context.Context, method, verb string, request, answer a
 			return repeated, err
 		}
 		repeated = repeated || class == semel.ClassUnknown
+		if until.IsZero() {
+			until = time.Now().Add(s.opts.Retry)
+		}
 		if left := time.Until(until); left <= 0 || retry.Sleep(ctx, min(pause, left)) != nil {
 			if repeated && class != semel.ClassUnknown {
 				err = fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err)
@@ -520,6 +547,9 @@ func (s *Store) send(ctx context.Context, method, verb, id string, body []byte, 
 			class = semel.ErrInvalidRequest
 		}
 		return fmt.Errorf("httpstore: %s answered %s: %w", r.URL.Redacted(), resp.Status, class)
+	}
+	if problem.Kind() == storeapi.Changed {
+		return fmt.Errorf("httpstore: %w: %w", errChanged, problem.Err(semel.Key{}, 0))
 	}
 	return fmt.Errorf("httpstore: %w", problem.Err(semel.Key{}, 0))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -169,5 +171,110 @@ func (l *lossy) pass(w http.ResponseWriter, r *http.Request, address string) {
 func drop(w http.ResponseWriter) {
 	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
 		_ = conn.Close()
+	}
+}
+
+// trip sends requests to a server without a network.
+type trip func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f trip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// over opens a store over a server for the records of below. through may pass each request
+// on with pass, or not.
+func over(t *testing.T, below semel.Store, opts httpstore.Options, through func(r *http.Request, pass trip) (*http.Response, error)) *httpstore.Store {
+	t.Helper()
+	server := serve.New(serve.Options{Log: slog.New(slog.DiscardHandler)})
+	if err := server.Open(below, semel.ObserverFunc(func(semel.Event) {})); err != nil {
+		t.Fatal(err)
+	}
+	pass := trip(func(r *http.Request) (*http.Response, error) {
+		w := httptest.NewRecorder()
+		r.RequestURI = r.URL.RequestURI()
+		server.ServeHTTP(w, r)
+		return w.Result(), nil
+	})
+	opts.Client = &http.Client{Timeout: 30 * time.Second, Transport: trip(func(r *http.Request) (*http.Response, error) { return through(r, pass) })}
+	store, err := httpstore.Open(t.Context(), "http://semel", &opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	return store
+}
+
+func claimOne(t *testing.T, store semel.Store, key semel.Key, nonce uint64) semel.ClaimAnswer {
+	t.Helper()
+	answers := make([]semel.ClaimAnswer, 1)
+	err := store.Claim(t.Context(), []semel.ClaimRequest{{Key: key, Owner: semel.Owner{Nonce: nonce}, Lease: time.Hour, Window: time.Hour}}, answers)
+	if err != nil || answers[0].Err != nil {
+		t.Fatal(err, answers[0].Err)
+	}
+	return answers[0]
+}
+
+// A request that gets no answer at all is sent again, however long it took to know that.
+func TestASilentLossIsRepeated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		below, err := memstore.New(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost := 0
+		store := over(t, below, httpstore.Options{}, func(r *http.Request, pass trip) (*http.Response, error) {
+			if r.URL.Path == "/v1/batch" && lost == 0 {
+				lost++
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			}
+			return pass(r)
+		})
+		if a := claimOne(t, store, semel.Key{Scope: "p", ID: "a"}, 1); a.Decision != semel.Fresh || lost != 1 {
+			t.Errorf("%+v, %d lost", a, lost)
+		}
+	})
+}
+
+// A Remove that is sent again, to a server that does not remember the first one, leaves the
+// record of a later holder.
+func TestARepeatedRemoveLeavesALaterHolder(t *testing.T) {
+	t.Parallel()
+	for _, done := range []bool{false, true} {
+		t.Run(fmt.Sprint(done), func(t *testing.T) {
+			t.Parallel()
+			below, err := memstore.New(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			key := semel.Key{Scope: "p", ID: "a"}
+			lost := 0
+			store := over(t, below, httpstore.Options{}, func(r *http.Request, pass trip) (*http.Response, error) {
+				r.Header.Del("Semel-Request")
+				if r.URL.Path != "/v1/remove" || lost > 0 {
+					return pass(r)
+				}
+				lost++
+				response, err := pass(r)
+				if err != nil || response.StatusCode != http.StatusOK {
+					t.Error(response, err)
+				}
+				claimOne(t, below, key, 2)
+				return nil, errors.New("the answer was lost")
+			})
+			held := claimOne(t, store, key, 1)
+			errs := make([]error, 1)
+			if done {
+				if err := store.Complete(t.Context(), []semel.CompleteRequest{{Key: key, Token: held.Claim.Token, Window: time.Hour}}, errs); err != nil || errs[0] != nil {
+					t.Fatal(err, errs[0])
+				}
+			}
+			if removed, err := store.Remove(t.Context(), key); err != nil || !removed || lost != 1 {
+				t.Errorf("%t %v, %d lost", removed, err, lost)
+			}
+			if a := claimOne(t, below, key, 3); a.Decision != semel.InFlight {
+				t.Errorf("the later claim was removed: %+v", a)
+			}
+		})
 	}
 }
