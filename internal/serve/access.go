@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/storeapi"
 )
 
@@ -57,6 +58,12 @@ func (c *Caller) mayScope(scope string) bool {
 
 // mayAll reports whether the caller may see records whose scope is not known.
 func (c *Caller) mayAll() bool { return slices.Contains(c.Scopes, "*") }
+
+// maySee reports whether the caller may use the scope of a record that was found by its
+// digest.
+func (c *Caller) maySee(r *semel.Record) bool {
+	return c.mayAll() || r.Key.ID != "" && c.mayScope(r.Key.Scope)
+}
 
 // callers finds callers by their credentials.
 type callers struct {

@@ -47,7 +47,7 @@ func (s *Server) problemOf(o *operation) *storeapi.Problem {
 	switch class := semel.Classify(o.err); {
 	case errors.Is(o.err, semel.ErrStaleToken):
 		detail = "The lease ended and another call took the key over, or the key was completed, released, resolved or removed."
-	case errors.Is(o.err, semel.ErrInvalidKey), errors.Is(o.err, semel.ErrInvalidRequest), errors.Is(o.err, semel.ErrResultTooLarge):
+	case errors.Is(o.err, semel.ErrInvalidKey), errors.Is(o.err, semel.ErrResultTooLarge):
 		detail = s.opts.Redact(o.err.Error())
 	case errors.Is(o.err, semel.ErrStoreFull):
 		detail = "Nothing was changed. The store deletes nothing to make room: its operator must."
@@ -205,8 +205,8 @@ func encode(value any) []byte {
 func (s *Server) send(w http.ResponseWriter, status int, kind string, data []byte) {
 	if taken := int64(len(data)); s.memory.take(taken) {
 		defer s.memory.give(taken)
-	} else if status == http.StatusOK {
-		p := storeapi.Of(storeapi.Overloaded, "There is no memory for the answer (serve.max_memory). What was asked for was done: send the same request again.")
+	} else if status == http.StatusOK { // not /overloaded, which says that nothing was changed
+		p := storeapi.Of(storeapi.OutcomeUnknown, "There is no memory for the answer (serve.max_memory). What was asked for was done: send the same request again.")
 		status, kind, data = p.Status, problemJSON, encode(p)
 	}
 	h := w.Header()

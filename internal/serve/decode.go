@@ -174,7 +174,7 @@ func parseFingerprint(text string) (f semel.Fingerprint, err error) {
 
 func parseDigest(text string) (d semel.Digest, err error) {
 	digest, err := hex.DecodeString(text)
-	if err != nil || len(digest) != len(d) {
+	if err != nil || len(digest) != len(d) || [len(d)]byte(digest) == d { // zero means no digest
 		return d, errors.New("not a digest of 32 hexadecimal digits")
 	}
 	copy(d[:], digest)
@@ -319,7 +319,7 @@ func (d *decoder) claim(value []byte) (*operation, error) {
 	if err == nil {
 		r.Key, err = d.whole(&k)
 	}
-	if o.claimID == "" {
+	if o.named = o.claimID != ""; !o.named {
 		o.claimID = rand.Text()
 	}
 	r.Owner = semel.Owner{Name: ownerName(d.caller, from.holder), Nonce: nonce(d.caller, o.claimID)}

@@ -77,6 +77,43 @@ func (m *memory) readBody(w http.ResponseWriter, r *http.Request, most int64, ti
 	}
 }
 
+// maxAnswer limits the results in one answer. A result that does not fit is asked for
+// again, with fewer items.
+const maxAnswer = 16 << 20
+
+// room limits the results that a request holds: those of one question to the store, and
+// those that its answer has.
+type room struct {
+	memory *memory
+	chunk  int // keys in one question, so that their results take a quarter of the memory at most
+	size   int
+}
+
+func (s *Server) room() *room {
+	return &room{memory: &s.memory, chunk: max(1, int(min(s.memory.most/4/s.opts.MaxResult, 1<<20)))}
+}
+
+// fit drops the results for which the answer or the memory has no room. The first one always
+// fits, so that a request for one item is answered.
+func (r *room) fit(list []*operation) {
+	for _, o := range list {
+		n := len(o.claimed.Result.Data) + len(o.record.Result.Data)
+		switch {
+		case n == 0 || o.full:
+			continue
+		case r.size > 0 && (r.size+n > maxAnswer || !r.memory.take(int64(n))):
+			o.full, o.claimed.Result.Data, o.record.Result.Data = true, nil, nil
+			continue
+		case r.size == 0:
+			r.memory.used.Add(int64(n))
+		}
+		r.size += n
+	}
+}
+
+// end gives the memory of the results back.
+func (r *room) end() { r.memory.give(int64(r.size)) }
+
 // quota counts the new keys of callers in an hour.
 type quota struct {
 	most int // 0 means no limit
@@ -86,26 +123,29 @@ type quota struct {
 	used map[string]int
 }
 
-// left returns whether a caller may use another new key, and how long it is until it may.
-func (q *quota) left(caller string, now time.Time) (bool, time.Duration) {
+// reserve counts up to n new keys of a caller. It returns how many it may still have, and how
+// long it is until it may have more.
+func (q *quota) reserve(caller string, n int, now time.Time) (int, time.Duration) {
 	if q.most == 0 {
-		return true, 0
+		return n, 0
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.begin(now)
-	return q.used[caller] < q.most, q.hour.Add(time.Hour).Sub(now)
+	n = max(min(n, q.most-q.used[caller]), 0)
+	q.used[caller] += n
+	return n, q.hour.Add(time.Hour).Sub(now)
 }
 
-// add counts new keys of a caller.
-func (q *quota) add(caller string, n int, now time.Time) {
+// give gives reserved keys back that were not used.
+func (q *quota) give(caller string, n int, now time.Time) {
 	if q.most == 0 || n == 0 {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.begin(now)
-	q.used[caller] += n
+	q.used[caller] = max(q.used[caller]-n, 0)
 }
 
 // begin starts another hour. The caller holds q.mu.

@@ -90,22 +90,24 @@ func (c *call) list() (any, *storeapi.Problem) {
 		semel.Record
 	}
 	var page []found
-	byPlace := func(a, b found) int { return cmp.Compare(a.place, b.place) }
+	sorted := func() { // a walk may find a record twice
+		slices.SortFunc(page, func(a, b found) int { return cmp.Compare(a.place, b.place) })
+		page = slices.CompactFunc(page, func(a, b found) bool { return a.place == b.place })
+	}
 	for r, err := range c.inspector.List(c.r.Context(), l.opts) {
 		if err != nil {
 			return nil, c.failed(err)
 		}
 		at := place(&r)
-		if at <= l.after || !c.who.mayAll() && (r.Key.ID == "" || !c.who.mayScope(r.Key.Scope)) {
+		if at <= l.after || !c.who.maySee(&r) {
 			continue
 		}
 		if page = append(page, found{at, r}); len(page) >= 2*(l.limit+1) {
-			slices.SortFunc(page, byPlace)
-			page = page[:l.limit+1]
+			sorted()
+			page = page[:min(l.limit+1, len(page))]
 		}
 	}
-	slices.SortFunc(page, byPlace)
-	page = slices.CompactFunc(page, func(a, b found) bool { return a.place == b.place })
+	sorted()
 	all := &storeapi.Items{Items: []json.RawMessage{}}
 	if l.count {
 		counts, err := c.inspector.Count(c.r.Context())
@@ -141,10 +143,9 @@ type decision struct {
 	result semel.Result
 	window time.Duration
 	reason string
-	// state and token are those that the record must have. Absent means any.
-	state    semel.State
-	expected bool
-	token    semel.Token
+	// state and token are those that the record must have, if they are set.
+	state *semel.State
+	token *semel.Token
 }
 
 var (
@@ -166,10 +167,11 @@ func (d *decoder) decision(value []byte, names []string) (*decision, error) {
 		case 2:
 			err = members(value, []string{"state", "token"}, func(i int, value []byte) error {
 				if i == 1 {
-					return quantity(d, &r.token, value, parseToken)
+					r.token = new(semel.Token)
+					return quantity(d, r.token, value, parseToken)
 				}
-				r.expected = true
-				return quantity(d, &r.state, value, func(text string) (semel.State, error) {
+				r.state = new(semel.State)
+				return quantity(d, r.state, value, func(text string) (semel.State, error) {
 					word, err := schema.ParseChoice(text, "absent", "claimed", "done", "unknown")
 					return storeapi.ParseState(word), err
 				})
@@ -277,9 +279,12 @@ func (c *call) decide(verb string, names []string, change func(ctx context.Conte
 		return nil, c.failed(err)
 	}
 	switch {
-	case record.Key.ID == "" && !c.who.mayAll(), record.Key.ID != "" && !c.who.mayScope(record.Key.Scope):
-		return nil, forbidden(record.Key.Scope)
-	case d.expected && d.state != record.State, d.token != 0 && d.token != record.Token:
+	case !c.who.maySee(record):
+		if d.key.ID == "" {
+			return nil, forbidden("of this record") // also of one that is not there
+		}
+		return nil, forbidden(d.key.Scope)
+	case d.state != nil && *d.state != record.State, d.token != nil && *d.token != record.Token:
 		return nil, changed(record)
 	}
 	err = c.audited(ctx, verb, d, record, func() error { return change(ctx, by, d, record) })

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -26,6 +27,7 @@ type operation struct {
 
 	claim    semel.ClaimRequest // a lookup has its key here
 	claimID  string
+	named    bool // the request has the claim_id
 	wait     time.Duration
 	complete semel.CompleteRequest
 	release  semel.ReleaseRequest
@@ -36,6 +38,7 @@ type operation struct {
 	digest   semel.Digest // of a lookup, instead of the key
 	record   semel.Record // of a lookup, and of a claim that was not granted
 	err      error
+	full     bool // its result found no room in the answer
 }
 
 // key returns the key of the operation.
@@ -57,11 +60,12 @@ func (o *operation) key() *semel.Key {
 //
 // A call does not end with its client: a claim that is granted to nobody would otherwise be
 // given back while its repetition is granted.
-func run(ctx context.Context, store semel.Store, list []*operation) {
+func run(ctx context.Context, store semel.Store, list []*operation, r *room) {
 	ctx = context.WithoutCancel(ctx)
 	if len(list) == 1 {
 		if list[0].problem == nil {
 			ask(ctx, store, list[0].verb, list)
+			r.fit(list)
 		}
 		return
 	}
@@ -88,8 +92,16 @@ func run(ctx context.Context, store semel.Store, list []*operation) {
 	}
 	for _, wave := range waves {
 		for verb, list := range wave {
-			if len(list) > 0 {
-				ask(ctx, store, verbOf(verb), list)
+			if len(list) == 0 {
+				continue
+			}
+			chunk := len(list)
+			if verbOf(verb) == verbClaim {
+				chunk = min(chunk, r.chunk)
+			}
+			for part := range slices.Chunk(list, chunk) {
+				ask(ctx, store, verbOf(verb), part)
+				r.fit(part)
 			}
 		}
 	}
@@ -164,7 +176,7 @@ const (
 
 // await asks for a claim again while its key is in flight, for as long as it waits. It ends
 // when ctx does, and at stop.
-func await(ctx context.Context, store semel.Store, o *operation, stop <-chan struct{}) {
+func await(ctx context.Context, store semel.Store, o *operation, r *room, stop <-chan struct{}) {
 	timer := time.NewTimer(o.wait)
 	defer timer.Stop()
 	pause := time.NewTimer(firstPause)
@@ -179,7 +191,7 @@ func await(ctx context.Context, store semel.Store, o *operation, stop <-chan str
 			return
 		case <-pause.C:
 		}
-		run(ctx, store, []*operation{o})
+		run(ctx, store, []*operation{o}, r)
 		next = min(2*next, lastPause)
 		pause.Reset(next)
 	}

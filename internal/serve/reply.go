@@ -1,15 +1,22 @@
 package serve
 
 import (
+	"bytes"
 	"crypto/sha256"
-	"net/http"
+	"encoding/json"
 	"sync"
+	"time"
+
+	"github.com/semel-dev/semel/internal/storeapi"
 )
 
 // requestHeader has the id of a request that changes something, new for each. If it is sent
 // again, because its answer was lost, it gets the answer of the first, while the process
 // remembers that. Without it, a repetition is decided by the store: it does no harm, but a
 // release that another claim followed is then stale.
+//
+// An answer that grants a claim without a claim_id is not kept: another call with the same id
+// of a request would get the token.
 const requestHeader = "Semel-Request"
 
 // The limits of the answers that are kept.
@@ -29,9 +36,28 @@ type replies struct {
 
 // reply is the answer to one request.
 type reply struct {
-	done     chan struct{} // closed when the request was answered
-	data     []byte        // nil if it is not kept
-	decision string
+	done chan struct{} // closed when the request was answered
+	data []byte        // nil if it is not kept
+	at   time.Time     // when the request came
+}
+
+// now returns the answer with what is left of its leases.
+func (r *reply) now() []byte {
+	const member = "lease_ms"
+	var all storeapi.Items
+	if !bytes.Contains(r.data, []byte(`"`+member+`":`)) || json.Unmarshal(r.data, &all) != nil {
+		return r.data
+	}
+	passed := time.Since(r.at).Milliseconds()
+	for i, text := range all.Items {
+		var item map[string]json.RawMessage
+		var ms int64
+		if json.Unmarshal(text, &item) == nil && item[member] != nil && json.Unmarshal(item[member], &ms) == nil {
+			item[member] = encode(max(ms-passed, 0))
+			all.Items[i] = encode(item)
+		}
+	}
+	return encode(&all)
 }
 
 // replyKey identifies a request. Its body is in it, so that an id that is used for two
@@ -57,13 +83,13 @@ func (l *replies) begin(key [16]byte) (r *reply, first bool) {
 	if l.all == nil {
 		l.all = map[[16]byte]*reply{}
 	}
-	r = &reply{done: make(chan struct{})}
+	r = &reply{done: make(chan struct{}), at: time.Now()}
 	l.all[key] = r
 	return r, true
 }
 
 // end keeps the answer to a request, unless it is nil or too long.
-func (l *replies) end(key [16]byte, r *reply, data []byte, h http.Header) {
+func (l *replies) end(key [16]byte, r *reply, data []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer close(r.done)
@@ -71,7 +97,7 @@ func (l *replies) end(key [16]byte, r *reply, data []byte, h http.Header) {
 		delete(l.all, key)
 		return
 	}
-	r.data, r.decision = data, h.Get("Semel-Decision")
+	r.data = data
 	l.order, l.bytes = append(l.order, key), l.bytes+len(data)
 	for len(l.order) > mostReplies || l.bytes > mostReplyBytes {
 		oldest := l.order[0]

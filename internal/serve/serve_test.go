@@ -222,6 +222,7 @@ func TestProgramsUseTheStoreOverHTTP(t *testing.T) {
 	s.post("resolve", `{"digest":"`+digest+`","as":"done","reason":"paid","result":{"text":"by hand"},"expect":{"state":"unknown"}}`).want(t, "state", "done")
 	s.post("resolve", `{"scope":"p","id":42,"as":"done","reason":"again"}`).refused(t, 409, "not-unknown", "")
 	s.post("claim", `{"scope":"p","id":42}`).want(t, "decision", "duplicate")
+	s.post("remove", `{"scope_base64":"/w==","id_base64":"/w==","reason":"test","expect":{"token":"0"}}`).refused(t, 409, "changed", "")
 	s.post("remove", `{"scope":"p","id":42,"reason":"test","expect":{"state":"done"}}`).want(t, "removed", "true")
 	s.post("remove", `{"scope":"p","id":42,"reason":"test","expect":{"state":"done"}}`).refused(t, 409, "changed", "")
 	s.post("remove", `{"scope":"p","id":42,"reason":"test"}`).want(t, "removed", "false")
@@ -366,6 +367,131 @@ func TestNewKeysOfACallerAreLimited(t *testing.T) {
 	}
 	s.post("claim", `{"scope":"p","id":"c"}`).refused(t, 429, "quota", "max_keys_per_caller")
 	s.post("claim", `{"scope":"p","id":"a"}`).want(t, "decision", "in_flight")
+	s = start(t, memory(t), serve.Options{MaxKeysPerCaller: 2})
+	for range 3 { // the same claim is the same key
+		s.post("claim", `{"scope":"p","id":"a","claim_id":"1"}`).want(t, "decision", "fresh")
+	}
+	got := map[string]int{}
+	for _, item := range s.post("batch", `{"items":[{"claim":{"scope":"p","id":"a"}},{"claim":{"scope":"p","id":"b"}},{"claim":{"scope":"p","id":"c"}},{"claim":{"scope":"p","id":"b"}},{"claim":{"scope":"p","id":"d"}}]}`).want(t).items(t) {
+		got[fmt.Sprint(item["decision"])]++
+	}
+	if got["fresh"] != 1 || got["in_flight"] != 2 || got["<nil>"] != 2 {
+		t.Errorf("%v", got)
+	}
+}
+
+// Two calls that use the same id of a request are two claims all the same, unless they have
+// the same claim_id.
+func TestAClaimWithoutAnIDIsNotAnsweredFromMemory(t *testing.T) {
+	t.Parallel()
+	s := start(t, memory(t), serve.Options{})
+	const claim = `{"scope":"p","id":"a"}`
+	s.post("claim", claim, "Semel-Request", "1").want(t, "decision", "fresh")
+	s.post("claim", claim, "Semel-Request", "1").want(t, "decision", "in_flight")
+	const batch = `{"items":[{"claim":{"scope":"p","id":"b"}}]}`
+	for _, want := range []string{"fresh", "in_flight"} {
+		if got := s.post("batch", batch, "Semel-Request", "1").want(t).items(t); got[0]["decision"] != want {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
+	const named = `{"items":[{"claim":{"scope":"p","id":"c","claim_id":"1","lease":"1h"}}]}`
+	first := s.post("batch", named, "Semel-Request", "1").want(t).items(t)[0]
+	for left := 3600_000.0; left >= 3600_000; { // until a millisecond has passed
+		again := s.post("batch", named, "Semel-Request", "1").want(t).items(t)[0]
+		if left, _ = again["lease_ms"].(float64); left == 0 || again["token"] != first["token"] {
+			t.Fatalf("%v, and then %v", first, again)
+		}
+	}
+}
+
+// Results for which an answer has no room are left out of it, and nothing else is. The store
+// over the server asks for them again.
+func TestResultsThatDoNotFitAreAskedForAgain(t *testing.T) {
+	t.Parallel()
+	s := start(t, memory(t), serve.Options{MaxMemory: 1 << 20})
+	var items, keys []string
+	for i := range 6 {
+		key := fmt.Sprintf(`"scope":"p","id":"%d"`, i)
+		token := s.post("claim", "{"+key+"}").want(t, "decision", "fresh").body["token"]
+		s.post("complete", fmt.Sprintf(`{%s,"token":"%v","result":{"text":"%s"}}`, key, token, strings.Repeat("x", 300<<10))).want(t)
+		items, keys = append(items, `{"claim":{`+key+`}}`), append(keys, "{"+key+"}")
+	}
+	got := s.post("batch", `{"items":[`+strings.Join(items, ",")+`,{"claim":{"scope":"p","id":"new"}}]}`).want(t).items(t)
+	for i, item := range got {
+		refused, _ := item["error"].(map[string]any)
+		switch {
+		case i < 3 && item["decision"] == "duplicate" && item["result"] != nil:
+		case 3 <= i && i < 6 && strings.Contains(fmt.Sprint(refused["detail"]), "Nothing was changed"):
+		case i == 6 && item["token"] != nil:
+		default:
+			t.Errorf("item %d: %.200v", i, item)
+		}
+	}
+	if got := s.post("lookup", `{"items":[`+strings.Join(keys, ",")+`]}`).want(t).items(t); got[2]["state"] != "done" || got[3]["error"] == nil {
+		t.Errorf("%.200v", got[2:])
+	}
+	store, err := httpstore.Open(t.Context(), s.url, &httpstore.Options{Client: s.client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = store.Close() }()
+	claims, answers := make([]semel.ClaimRequest, 6), make([]semel.ClaimAnswer, 6)
+	asked, records := make([]semel.Key, 6), make([]semel.Record, 6)
+	for i := range claims {
+		asked[i] = semel.Key{Scope: "p", ID: fmt.Sprint(i)}
+		claims[i] = semel.ClaimRequest{Key: asked[i], Owner: semel.Owner{Nonce: uint64(i) + 1}, Lease: time.Minute, Window: time.Hour}
+	}
+	if err := store.Claim(t.Context(), claims, answers); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Look(t.Context(), asked, records); err != nil {
+		t.Fatal(err)
+	}
+	for i := range claims {
+		if answers[i].Err != nil || len(answers[i].Result.Data) != 300<<10 || len(records[i].Result.Data) != 300<<10 {
+			t.Errorf("%d: %v %d %d", i, answers[i].Err, len(answers[i].Result.Data), len(records[i].Result.Data))
+		}
+	}
+}
+
+// A digest of another caller's scope gets the answer of one that is not there.
+func TestDigestsDoNotSayWhatIsThere(t *testing.T) {
+	t.Parallel()
+	store, err := logstore.Open(t.TempDir(), &logstore.Options{KeepIDs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	s := start(t, store, serve.Options{Callers: []*serve.Caller{
+		{Name: "boss", Tokens: [][sha256.Size]byte{token("o")}, Role: serve.Operator, Scopes: []string{"*"}},
+		{Name: "eu", Tokens: [][sha256.Size]byte{token("e")}, Role: serve.Operator, Scopes: []string{"eu"}},
+	}})
+	as := func(token, verb, body string) answer {
+		t.Helper()
+		return s.post(verb, body, "Authorization", "Bearer "+token)
+	}
+	digests := map[string]string{}
+	for _, scope := range []string{"eu", "us"} {
+		as("o", "claim", `{"scope":"`+scope+`","id":"a","done":true}`).want(t)
+		digests[scope] = fmt.Sprint(as("o", "list", `{"scope":"`+scope+`"}`).want(t).items(t)[0]["digest"])
+	}
+	if own := as("e", "lookup", `{"items":[{"digest":"`+digests["eu"]+`"}]}`).want(t).items(t); own[0]["state"] != "done" {
+		t.Errorf("%v", own)
+	}
+	for _, verb := range []string{"lookup", "remove"} {
+		var said []string
+		for _, digest := range []string{digests["us"], strings.Repeat("1", 32)} {
+			body := `{"digest":"` + digest + `","reason":"test"}`
+			if verb == "lookup" {
+				body = `{"items":[{"digest":"` + digest + `"}]}`
+			}
+			a := as("e", verb, body)
+			said = append(said, fmt.Sprint(a.status, a.body))
+		}
+		if said[0] != said[1] || !strings.Contains(said[0], "forbidden") {
+			t.Errorf("%s: %q", verb, said)
+		}
+	}
 }
 
 // A claim that waits gets the decision of the moment when the key is free, or the wait ends.

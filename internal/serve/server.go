@@ -221,7 +221,7 @@ func (s *Server) Metrics() prometheus.Collector { return s.metrics }
 type route struct {
 	method  string
 	roles   []Role // who may use it; nil for all
-	changes bool
+	repeats bool   // its answer is kept for its repetition
 	handle  func(c *call) (any, *storeapi.Problem)
 }
 
@@ -232,6 +232,7 @@ type call struct {
 	w      http.ResponseWriter
 	who    identity
 	body   []byte // one JSON value, without space around it
+	unique bool   // a claim without a claim_id was granted, so the answer is for this request alone
 	*served
 }
 
@@ -244,7 +245,7 @@ var (
 // routes are all paths. Everything with a key is POST, so that no id is in a URL or in the
 // log of a server between.
 var routes = map[string]route{
-	"claim":        {http.MethodPost, workers, true, (*call).claim},
+	"claim":        {http.MethodPost, workers, false, (*call).claim},
 	"complete":     {http.MethodPost, workers, true, (*call).complete},
 	"release":      {http.MethodPost, workers, true, (*call).release},
 	"extend":       {http.MethodPost, workers, true, (*call).extend},
@@ -324,8 +325,8 @@ func (s *Server) serve(w *measured, r *http.Request, name string, rt *route) *st
 		}
 	}
 	id := r.Header.Get(requestHeader)
-	if id == "" || !rt.changes {
-		return s.reply(c, rt, nil)
+	if id == "" || !rt.repeats {
+		return s.reply(c, rt)
 	}
 	key := replyKey(who.Name, name, id, c.body)
 	made, first := s.replies.begin(key)
@@ -336,31 +337,42 @@ func (s *Server) serve(w *measured, r *http.Request, name string, rt *route) *st
 			return nil // the client has left
 		}
 		if made.data == nil {
-			return s.reply(c, rt, nil)
+			return s.reply(c, rt)
 		}
-		if made.decision != "" {
-			w.Header().Set("Semel-Decision", made.decision)
-		}
-		s.send(w, http.StatusOK, "application/json", made.data)
+		s.send(w, http.StatusOK, "application/json", made.now())
 		return nil
 	}
-	var data []byte
-	defer func() { s.replies.end(key, made, data, w.Header()) }() // also after a panic
-	return s.reply(c, rt, &data)
+	data, p := s.first(c, rt, key, made)
+	if p != nil {
+		return p
+	}
+	s.send(w, http.StatusOK, "application/json", data)
+	return nil
 }
 
-// reply makes the answer to a call and sends it. It also sets data to the answer, if data is
-// not nil and there is no problem.
-func (s *Server) reply(c *call, rt *route, data *[]byte) *storeapi.Problem {
+// first makes the answer to the first request with an id. Its repetitions wait for the
+// answer, and not until this client has read it.
+func (s *Server) first(c *call, rt *route, key [16]byte, made *reply) (data []byte, _ *storeapi.Problem) {
+	var kept []byte
+	defer func() { s.replies.end(key, made, kept) }() // also after a panic
+	answer, p := rt.handle(c)
+	if p != nil {
+		return nil, p
+	}
+	data = encode(answer)
+	if !c.unique {
+		kept = data
+	}
+	return data, nil
+}
+
+// reply makes the answer to a call and sends it.
+func (s *Server) reply(c *call, rt *route) *storeapi.Problem {
 	answer, p := rt.handle(c)
 	if p != nil {
 		return p
 	}
-	text := encode(answer)
-	if data != nil {
-		*data = text
-	}
-	s.send(c.w, http.StatusOK, "application/json", text)
+	s.send(c.w, http.StatusOK, "application/json", encode(answer))
 	return nil
 }
 

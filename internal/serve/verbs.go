@@ -89,21 +89,20 @@ func (c *call) many(read func(d *decoder, value []byte) ([]*operation, error)) (
 		}
 	}
 	c.do(list)
+	for _, o := range list {
+		c.unique = c.unique || o.claimed.Decision == semel.Fresh && !o.named
+	}
 	return c.items(list), nil
 }
-
-// maxAnswer limits the results in one answer. A result that does not fit is asked for
-// again, with fewer items.
-const maxAnswer = 16 << 20
 
 // items returns the answers of operations.
 func (c *call) items(list []*operation) *storeapi.Items {
 	all := &storeapi.Items{Items: make([]json.RawMessage, len(list))}
-	now, size := time.Now(), 0
+	now := time.Now()
 	for i, o := range list {
 		answer, p := c.server.answer(o, now)
-		if size += len(o.claimed.Result.Data) + len(o.record.Result.Data); p == nil && i > 0 && size > maxAnswer {
-			p = storeapi.Of(storeapi.Overloaded, "The results of the items before fill the answer. Send this item again.")
+		if p == nil && o.full {
+			p = storeapi.Of(storeapi.Overloaded, "The results of the items before fill the answer. Nothing was changed. Send this item again.")
 		}
 		if p != nil {
 			answer = &storeapi.Refused{Error: p}
@@ -118,25 +117,33 @@ func (c *call) items(list []*operation) *storeapi.Items {
 // reports to the observer.
 func (c *call) do(list []*operation) {
 	restrict(c.who, list)
-	c.restrain(list)
+	counted := c.restrain(list)
 	began := time.Now()
-	run(c.r.Context(), c.store, list)
+	r := c.server.room()
+	defer r.end()
+	run(c.r.Context(), c.store, list, r)
 	if len(list) == 1 && list[0].wait > 0 && list[0].problem == nil {
 		if c.server.waiting.Add(1) <= int64(c.server.opts.MaxWaiters) {
-			await(c.r.Context(), c.store, list[0], c.server.draining)
+			await(c.r.Context(), c.store, list[0], r, c.server.draining)
 		}
 		c.server.waiting.Add(-1)
 	}
+	unused := 0
+	for _, o := range counted {
+		if o.err != nil || o.claimed.Decision != semel.Fresh {
+			unused++
+		}
+	}
+	c.server.quota.give(c.who.Name, unused, time.Now())
 	c.report(list, began)
 	c.explain(list)
 }
 
-// restrain refuses the new keys of a caller that has used too many. A key that the store
-// knows gets its decision.
-func (c *call) restrain(list []*operation) {
-	ok, after := c.server.quota.left(c.who.Name, time.Now())
-	if ok {
-		return
+// restrain reserves the new keys of a caller, and refuses those above its limit. A key that
+// the store knows gets its decision. It returns the claims whose keys are counted.
+func (c *call) restrain(list []*operation) (counted []*operation) {
+	if c.server.opts.MaxKeysPerCaller == 0 {
+		return nil
 	}
 	var claims []*operation
 	for _, o := range list {
@@ -144,20 +151,35 @@ func (c *call) restrain(list []*operation) {
 			claims = append(claims, o)
 		}
 	}
-	c.look(claims)
+	_ = c.look(claims, nil) // without records, each key counts as new
+	absent := map[semel.Key]bool{}
 	for _, o := range claims {
 		if o.record.State == semel.Absent {
+			absent[o.claim.Key] = true
+		}
+	}
+	left, after := c.server.quota.reserve(c.who.Name, len(absent), time.Now())
+	for _, o := range claims {
+		uncounted, isNew := absent[o.claim.Key]
+		switch {
+		case !isNew: // known to the store
+		case uncounted && left > 0:
+			left--
+			absent[o.claim.Key] = false
+			counted = append(counted, o)
+		case uncounted:
 			o.problem = storeapi.Of(storeapi.Quota, "The caller has used all new keys of this hour (serve.max_keys_per_caller). Nothing was changed.")
 			o.problem.RetryAfterMS = after.Milliseconds()
 		}
 	}
+	return counted
 }
 
-// report tells the observer, the quota and the drain what became of operations.
+// report tells the observer and the drain what became of operations.
 func (c *call) report(list []*operation, began time.Time) {
 	now := time.Now()
 	elapsed := now.Sub(began)
-	var keys, granted, settled int
+	var granted, settled int
 	var lease time.Duration
 	for _, o := range list {
 		switch {
@@ -173,7 +195,7 @@ func (c *call) report(list []*operation, began time.Time) {
 			if o.claimed.Decision != semel.Fresh {
 				continue
 			}
-			if keys++; !o.claim.Done {
+			if !o.claim.Done {
 				granted++
 				lease = max(lease, o.claim.Lease)
 			}
@@ -186,7 +208,6 @@ func (c *call) report(list []*operation, began time.Time) {
 			lease = max(lease, o.extend.Lease)
 		}
 	}
-	c.server.quota.add(c.who.Name, keys, now)
 	if lease > 0 {
 		c.server.claims.granted(granted, now.Add(lease))
 	}
@@ -208,26 +229,30 @@ func (c *call) explain(list []*operation) {
 			ask = append(ask, o)
 		}
 	}
-	c.look(ask)
+	_ = c.look(ask, nil) // the answer then lacks them
 }
 
 // look looks the records of operations up, if the store can. It leaves those out that it
-// cannot look up.
-func (c *call) look(list []*operation) error {
-	if c.inspector == nil || len(list) == 0 {
+// cannot look up. r has room for the results; without it, they are dropped.
+func (c *call) look(list []*operation, r *room) error {
+	if c.inspector == nil {
 		return nil
 	}
-	keys, records := make([]semel.Key, len(list)), make([]semel.Record, len(list))
-	for i, o := range list {
-		keys[i] = *o.key()
-	}
-	if err := c.inspector.Look(c.r.Context(), keys, records); err != nil {
-		return err
-	}
-	for i, o := range list {
-		o.record = records[i]
-		if o.verb != verbLookup {
-			o.record.Result.Data = nil
+	for part := range slices.Chunk(list, c.server.room().chunk) {
+		keys, records := make([]semel.Key, len(part)), make([]semel.Record, len(part))
+		for i, o := range part {
+			keys[i] = *o.key()
+		}
+		if err := c.inspector.Look(c.r.Context(), keys, records); err != nil {
+			return err
+		}
+		for i, o := range part {
+			if o.record = records[i]; r == nil {
+				o.record.Result.Data = nil
+			}
+		}
+		if r != nil {
+			r.fit(part)
 		}
 	}
 	return nil
@@ -241,25 +266,26 @@ func (c *call) lookup() (any, *storeapi.Problem) {
 	if c.inspector == nil {
 		return nil, unsupported()
 	}
-	if p := c.lookDigests(list); p != nil {
+	r := c.server.room()
+	defer r.end()
+	if p := c.lookDigests(list, r); p != nil {
 		return nil, p
 	}
 	restrict(c.who, list)
 	fine := slices.DeleteFunc(slices.Clone(list), func(o *operation) bool { return o.problem != nil || o.digest != semel.Digest{} })
-	if err := c.look(fine); err != nil {
-		return nil, c.failed(err)
-	}
 	if c.who.Role == Viewer {
-		for _, o := range list {
-			o.record.Result.Data = nil
-		}
+		r = nil
+	}
+	if err := c.look(fine, r); err != nil {
+		return nil, c.failed(err)
 	}
 	return c.items(list), nil
 }
 
 // lookDigests looks the records up that are asked for by their digest. The caller must
-// have the scope of the record, or all scopes if that is not known.
-func (c *call) lookDigests(list []*operation) *storeapi.Problem {
+// have the scope of the record, or all scopes if that is not known. A record of another
+// scope gets the answer of one that is not there.
+func (c *call) lookDigests(list []*operation, r *room) *storeapi.Problem {
 	for _, o := range list {
 		if o.problem != nil || o.digest == (semel.Digest{}) {
 			continue
@@ -272,9 +298,13 @@ func (c *call) lookDigests(list []*operation) *storeapi.Problem {
 			return c.failed(err)
 		}
 		o.record.Digest = o.digest
-		if o.claim.Key = o.record.Key; o.claim.Key.ID == "" && !c.who.mayAll() {
-			o.problem = forbidden("of this record")
+		if o.claim.Key = o.record.Key; !c.who.maySee(&o.record) {
+			o.problem, o.record = forbidden("of this record"), semel.Record{}
 		}
+		if c.who.Role == Viewer {
+			o.record.Result.Data = nil
+		}
+		r.fit([]*operation{o})
 	}
 	return nil
 }
