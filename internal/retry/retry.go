@@ -31,12 +31,17 @@ func SleepOrWake(ctx context.Context, d time.Duration, wake <-chan struct{}) err
 // thing. It calls ask at least once. If ctx ends during a pause, Poll returns the cause of
 // ctx.
 func Poll(ctx context.Context, end time.Time, ask func() bool) error {
+	return PollPaced(ctx, end, time.Millisecond, 250*time.Millisecond, ask)
+}
+
+// PollPaced is Poll with pauses that grow from first to most.
+func PollPaced(ctx context.Context, end time.Time, first, most time.Duration, ask func() bool) error {
 	for n := 0; !ask(); n++ {
 		left := time.Until(end)
 		if left <= 0 {
 			return nil
 		}
-		if err := Sleep(ctx, min(left, Around(Backoff(n, time.Millisecond, 250*time.Millisecond), 0.5))); err != nil {
+		if err := Sleep(ctx, min(left, Around(Backoff(n, first, most), 0.5))); err != nil {
 			return err
 		}
 	}

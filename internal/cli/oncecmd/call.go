@@ -34,6 +34,7 @@ type call struct {
 	process     *process // nil until the command runs
 	unstarted   error    // why it could not be started
 	attempt     int
+	granted     int   // the attempt of the claim, or 0 without one
 	result      *kept // nil until it has ended by itself
 	took        time.Duration
 	lost        bool // it was ended because the lease was lost
@@ -47,13 +48,21 @@ func newCall(f *flags, of semel.Key, name, path string, argv []string) *call {
 var (
 	errInterrupted = errors.New("a signal came before the command ran")
 	errFailed      = errors.New("the command failed")
-	errEnded       = errors.New("the command was ended")
+	errEnded       = fmt.Errorf("the command was ended: %w", semel.ErrOutcomeUnknown)
 	errPatience    = errors.New("the store does not answer")
 )
 
+// Waiters for a store that only one process can have open ask less often: each question opens
+// it, which its holder must wait for, and an embedded store can be opened 16 million times.
+const (
+	firstPause = 2 * time.Second
+	lastPause  = 10 * time.Second
+)
+
 // do claims the key and runs the command. A signal before that ends the wait, and a second one
-// ends the question to the store.
-func (c *call) do(ctx context.Context, guard *semel.Guard) (out semel.Outcome, err error) {
+// ends the question to the store. If the store may still grant the claim when nothing ran, the
+// guard gives it back in the background, and do waits for that.
+func (c *call) do(ctx context.Context, guard *semel.Guard, store *callStore) (out semel.Outcome, err error) {
 	came := ctx // ends with a signal that came before this function takes them
 	ctx = context.WithoutCancel(ctx)
 	waiting, stopWaiting := context.WithCancelCause(ctx)
@@ -65,7 +74,11 @@ func (c *call) do(ctx context.Context, guard *semel.Guard) (out semel.Outcome, e
 	if came.Err() != nil {
 		return out, errInterrupted
 	}
-	waited := retry.Poll(waiting, time.Now().Add(c.wait), func() bool {
+	first, last := time.Millisecond, 250*time.Millisecond
+	if store.momentary {
+		first, last = firstPause, lastPause
+	}
+	waited := retry.PollPaced(waiting, time.Now().Add(c.wait), first, last, func() bool {
 		patient := time.AfterFunc(c.Patience, func() {
 			c.mu.Lock()
 			defer c.mu.Unlock()
@@ -77,6 +90,9 @@ func (c *call) do(ctx context.Context, guard *semel.Guard) (out semel.Outcome, e
 		out, err = guard.Do(asking, c.of, c.run)
 		return !errors.Is(err, semel.ErrInFlight)
 	})
+	if c.granted == 0 {
+		store.settle(ctx)
+	}
 	if waited != nil {
 		return out, errInterrupted
 	}
@@ -102,7 +118,7 @@ func (c *call) signalled(sig syscall.Signal) {
 // run runs the command under a claim. Its errors say that nothing remains of the command, except
 // that of a command which was ended because the lease was lost.
 func (c *call) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
-	if err := c.start(claim); err != nil {
+	if err := c.start(ctx, claim); err != nil {
 		return nil, err
 	}
 	status, ended := c.process.wait(ctx)
@@ -120,11 +136,15 @@ func (c *call) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
 	return c.result.encode()
 }
 
-func (c *call) start(claim semel.Claim) (err error) {
+func (c *call) start(ctx context.Context, claim semel.Claim) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.granted = claim.Attempt
 	if c.interrupted != 0 {
 		return errInterrupted
+	}
+	if ctx.Err() != nil { // not wrapped: nothing ran, so there is no doubt
+		return fmt.Errorf("its claim ended before that: %v", context.Cause(ctx))
 	}
 	c.began, c.attempt = time.Now(), claim.Attempt
 	env := append(os.Environ(), "SEMEL_KEY="+c.name, "SEMEL_ATTEMPT="+strconv.Itoa(claim.Attempt), "SEMEL_TOKEN="+strconv.FormatUint(uint64(claim.Token), 10))
@@ -136,6 +156,9 @@ func (c *call) start(claim semel.Claim) (err error) {
 // report says what happened and returns the exit status.
 func (c *call) report(ctx context.Context, store *callStore, out semel.Outcome, err error) error {
 	answer, unreleased := store.last()
+	if c.result == nil && !c.lost {
+		c.remains(unreleased)
+	}
 	switch {
 	case c.unstarted != nil:
 		return c.cannotStart(c.argv[0], c.unstarted)
@@ -143,6 +166,8 @@ func (c *call) report(ctx context.Context, store *callStore, out semel.Outcome, 
 		c.unknown("its lease was lost while the command ran, and the command was ended", err)
 	case c.result != nil && errors.Is(err, errFailed) && unreleased != nil:
 		c.unknown(fmt.Sprintf("the command ended with exit status %d, and the store did not take that", c.result.Status), unreleased)
+	case c.result != nil && errors.Is(err, errFailed) && c.earlier():
+		c.unknown(fmt.Sprintf("the command ended with exit status %d, but this was attempt %d, and an earlier one may have taken effect", c.result.Status, c.attempt), nil)
 	case c.result != nil && errors.Is(err, errFailed):
 		return c.done("failed", c.result.Status, "a later call runs the command again")
 	case c.result != nil && err != nil:
@@ -156,15 +181,43 @@ func (c *call) report(ctx context.Context, store *callStore, out semel.Outcome, 
 		}
 		return c.done("interrupted", status, "the command did not run")
 	case err == nil, errors.Is(err, semel.ErrResultNotKept):
-		return c.duplicate(readKept(out.Result))
+		return c.duplicate(out.Result)
 	case errors.Is(err, semel.ErrInFlight):
-		return c.done("in_flight", statusHeld, "it is held by "+holder(answer)+", and the command did not run")
+		return c.done("in_flight", statusHeld, "it is held by "+holder(answer)+c.ahead(answer)+", and the command did not run")
 	case out.Decision == semel.OutcomeUnknown:
 		c.unknown("it was last held by "+holder(answer)+", which did not report how the command ended", nil)
 	default:
 		return open.Advise(ctx, c.Conf, c.Conf.Stack(c.Found.Name), fmt.Errorf("the command did not run: %w", err))
 	}
 	return term.Status(statusUnknown)
+}
+
+// earlier reports whether the key stays unknown although this attempt had no effect: another
+// call had the claim before, under --on-lease-expired retry.
+func (c *call) earlier() bool { return c.expired == "hold" && c.granted > 1 }
+
+// remains says what the next call finds if nothing ran, and the key may not be free.
+func (c *call) remains(unreleased error) {
+	switch {
+	case unreleased != nil && c.expired == "retry":
+		c.Complain("semel once", fmt.Sprintf("the command did not run, but the store did not take its claim of %s back (%v): the key may be held until the lease ends", c.name, term.InOneLine(unreleased)))
+		return
+	case unreleased != nil:
+		c.Complain("semel once", fmt.Sprintf("the command did not run, but the store did not take its claim of %s back (%v): a later call may find the outcome unknown", c.name, term.InOneLine(unreleased)))
+	case c.earlier():
+		c.Complain("semel once", fmt.Sprintf("the command did not run, but this was attempt %d of %s, and an earlier one may have taken effect: the outcome is unknown", c.granted, c.name))
+	default:
+		return
+	}
+	_ = keyrecord.WriteCommands(c.Stderr, c.commands(c.of)) // there is no other place to say so
+}
+
+// ahead says what a lease means that ends late.
+func (c *call) ahead(a semel.ClaimAnswer) string {
+	if a.Claim.LeaseEnd.Before(time.Now().Add(c.lease + time.Second)) {
+		return ""
+	}
+	return "; that is later than --lease from now, so that call has a longer lease, or the clock of the store is ahead of this host"
 }
 
 // holder names the holder of a claim.
@@ -181,7 +234,11 @@ func holder(a semel.ClaimAnswer) string {
 
 // duplicate returns the status of the command that ran before, and writes its output if that was
 // asked for.
-func (c *call) duplicate(k *kept) error {
+func (c *call) duplicate(r semel.Result) error {
+	k, ok := readKept(r)
+	if !ok {
+		return c.done("duplicate", term.ExitFailed, "ran before, but the key has no exit status that this program can read")
+	}
 	said := "ran before"
 	if k.Host != "" {
 		said += " on " + k.Host + " at " + k.Ended.Format(time.RFC3339)
@@ -200,7 +257,7 @@ func (c *call) duplicate(k *kept) error {
 // done says how the call ended, in one line.
 func (c *call) done(outcome string, status int, more string) error {
 	if c.JSON {
-		c.line(outcome, status, more)
+		c.line(outcome, status, more, nil)
 		return term.Status(status)
 	}
 	said := map[string]string{"ran": "ran", "failed": "failed", "interrupted": "interrupted", "duplicate": "duplicate", "in_flight": "in flight"}[outcome]
@@ -215,9 +272,17 @@ func (c *call) done(outcome string, status int, more string) error {
 }
 
 // line is done for programs.
-func (c *call) line(outcome string, status int, more string) {
+func (c *call) line(outcome string, status int, more string, settle []keyrecord.Command) {
 	if c.Quiet && outcome != "unknown" {
 		return
+	}
+	type command struct {
+		When    string `json:"when"`
+		Command string `json:"command"`
+	}
+	var commands []command
+	for _, s := range settle {
+		commands = append(commands, command{s.Case, s.Line})
 	}
 	text, err := json.Marshal(struct {
 		Key     string `json:"key"`
@@ -226,7 +291,9 @@ func (c *call) line(outcome string, status int, more string) {
 		Status  int    `json:"status"`
 		Attempt int    `json:"attempt,omitempty"`
 		Detail  string `json:"detail,omitempty"`
-	}{c.name, c.scope, outcome, status, c.attempt, more})
+		// Commands settle the key.
+		Commands []command `json:"commands,omitempty"`
+	}{c.name, c.scope, outcome, status, c.attempt, more, commands})
 	if err == nil {
 		fmt.Fprintln(c.Stderr, c.Redact(string(text)))
 	}
@@ -237,11 +304,15 @@ func (c *call) unknown(why string, err error) {
 	if err != nil {
 		why += fmt.Sprintf(" (%v)", term.InOneLine(err))
 	}
-	if c.JSON {
-		c.line("unknown", statusUnknown, why)
+	again := c.expired == "retry" && c.attempt > 0
+	switch {
+	case c.JSON && again:
+		c.line("unknown", statusUnknown, why+": a later call runs the command again when its lease has ended", nil)
 		return
-	}
-	if c.expired == "retry" && c.attempt > 0 {
+	case c.JSON:
+		c.line("unknown", statusUnknown, why, c.commands(c.of))
+		return
+	case again:
 		c.Complain("semel once", fmt.Sprintf("the outcome of %s is unknown: %s: a later call runs the command again when its lease has ended", c.name, why))
 		return
 	}

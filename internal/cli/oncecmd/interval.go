@@ -3,6 +3,7 @@ package oncecmd
 import (
 	"time"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/days"
 )
 
@@ -16,4 +17,12 @@ func intervalStart(now time.Time, every time.Duration, zone *time.Location) time
 	}
 	size := every.Milliseconds()
 	return time.UnixMilli(at - ((at%size)+size)%size).UTC()
+}
+
+// longer returns the sum of two windows.
+func longer(a, b time.Duration) time.Duration {
+	if a > semel.Forever-b {
+		return semel.Forever
+	}
+	return a + b
 }

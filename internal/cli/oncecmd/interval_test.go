@@ -1,8 +1,13 @@
 package oncecmd
 
 import (
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
 )
 
 // TestIntervalsStartWhereWindowsDo has days in which clocks are changed, and a zone that leaves
@@ -42,6 +47,32 @@ func TestIntervalsStartWhereWindowsDo(t *testing.T) {
 		}
 		if got := intervalStart(at, c.every, zone).Format(time.RFC3339Nano); got != c.want {
 			t.Errorf("%s every %s in %q: %s, want %s", c.at, c.every, c.zone, got, c.want)
+		}
+	}
+}
+
+// A key is remembered for longer than its interval.
+func TestTheDefaultWindowCoversTheInterval(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	for args, want := range map[string]time.Duration{
+		"":                       7 * day,
+		"--every 1h":             7 * day,
+		"--every 7d":             8 * day,
+		"--every 30d":            31 * day,
+		"--every 7d --window 7d": 7 * day,
+		"--every 106751d":        semel.Forever,
+		"--every 1d --zone Europe/Vienna --window 2d": 2 * day,
+	} {
+		f := &flags{StoreFlags: open.StoreFlags{App: &term.App{}, Default: t.TempDir()}}
+		cmd := f.command()
+		if err := cmd.ParseFlags(strings.Fields("--key a " + args)); err != nil {
+			t.Fatal(err)
+		}
+		var wrong term.Problems
+		f.checkIntervals(cmd, &wrong)
+		if err := wrong.Err(); err != nil || f.window != want {
+			t.Errorf("%s: %s, want %s; %v", args, f.window, want, err)
 		}
 	}
 }

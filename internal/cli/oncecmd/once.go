@@ -48,6 +48,10 @@ type flags struct {
 // New returns the verb once.
 func New(a *term.App) *cobra.Command {
 	f := &flags{StoreFlags: open.StoreFlags{App: a, Default: defaultDir}}
+	return f.command()
+}
+
+func (f *flags) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "once --key KEY [flags] -- COMMAND [ARG...]",
 		Short: "Run a command once for a key",
@@ -68,7 +72,7 @@ holds the key, 76 if the outcome is unknown, 126 or 127 if the command cannot be
 and 128 and the signal if a signal ended it. The command has SEMEL_KEY, SEMEL_ATTEMPT
 and SEMEL_TOKEN in its environment. Signals are passed on to its process group, which
 ends with the call.`,
-		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
+		RunE: f.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
 			f.check(cmd, args, &wrong)
 			if err := wrong.Err(); err != nil {
 				return err
@@ -83,7 +87,7 @@ ends with the call.`,
 	flags.StringVar(&f.scope, "scope", "once", "`NAME` of the key space")
 	term.AddParsed(flags, &f.every, "every", "", "DUR", "append the start of the current interval to the key, so that the command runs once in each", schema.ParseDuration)
 	term.AddParsed(flags, &f.zone, "zone", "", "ZONE", "time zone of an interval of whole days, as in Europe/Vienna (default UTC)", schema.ParseZone)
-	term.WindowVar(flags, &f.window, "window", "7d", "how long the result is remembered, or forever")
+	term.WindowVar(flags, &f.window, "window", "7d", "how long the result is remembered, or forever; the default is longer for a long --every")
 	term.AddParsed(flags, &f.lease, "lease", "30s", "DUR", "how long a dead holder keeps the key", schema.ParseDuration)
 	flags.StringVar(&f.expired, "on-lease-expired", "hold", "what a later call does after a holder died: `hold` or retry")
 	flags.StringVar(&f.failed, "on-failure", "release", "what a later call does after an exit status other than 0: `release` runs the command again, keep returns the status")
@@ -107,15 +111,7 @@ func (f *flags) check(cmd *cobra.Command, args []string, wrong *term.Problems) {
 	if len(args) == 0 {
 		wrong.Addf("the COMMAND is missing: write it behind --, as in semel once --key backup -- ./backup.sh")
 	}
-	const day = 24 * time.Hour
-	switch every := cmd.Flags().Changed("every"); {
-	case every && (f.every < time.Millisecond || f.every%time.Millisecond != 0):
-		wrong.Addf("--every: write a whole number of milliseconds above 0, as in --every 1d")
-	case f.zone != nil && f.every == 0:
-		wrong.Addf("--zone is only for --every: leave it out, or write --every 1d")
-	case f.zone != nil && f.every%day != 0:
-		wrong.Addf("--zone is only for intervals of whole days, as in --every 1d")
-	}
+	f.checkIntervals(cmd, wrong)
 	if f.lease < time.Millisecond {
 		wrong.Addf("--lease: write at least 1ms")
 	}
@@ -133,6 +129,26 @@ func (f *flags) check(cmd *cobra.Command, args []string, wrong *term.Problems) {
 	}
 	if why := f.Found.Spec.About().NoRecords; why != "" {
 		wrong.Addf("%s %s", f.Shown(), why)
+	}
+}
+
+// checkIntervals also finds the window: a key must be remembered until its interval has ended.
+func (f *flags) checkIntervals(cmd *cobra.Command, wrong *term.Problems) {
+	const day = 24 * time.Hour
+	switch every := cmd.Flags().Changed("every"); {
+	case every && (f.every < time.Millisecond || f.every%time.Millisecond != 0):
+		wrong.Addf("--every: write a whole number of milliseconds above 0, as in --every 1d")
+	case f.zone != nil && f.every == 0:
+		wrong.Addf("--zone is only for --every: leave it out, or write --every 1d")
+	case f.zone != nil && f.every%day != 0:
+		wrong.Addf("--zone is only for intervals of whole days, as in --every 1d")
+	case !every:
+	case !cmd.Flags().Changed("window"):
+		f.window = max(f.window, longer(f.every, day))
+	case f.zone != nil && f.window < longer(f.every, day):
+		wrong.Addf("--window is too short: an interval would run twice, because its key would be forgotten before its end. Write at least the time of --every and 1d, because a day of --zone may be longer, or leave --window out")
+	case f.window < f.every:
+		wrong.Addf("--window is too short: an interval would run twice, because its key would be forgotten before its end. Write at least the time of --every, or leave --window out")
 	}
 }
 
@@ -167,7 +183,7 @@ func (f *flags) run(ctx context.Context, argv []string) error {
 		return term.Usagef("%s", err)
 	}
 	c := newCall(f, of, name, path, argv)
-	outcome, err := c.do(ctx, guard)
+	outcome, err := c.do(ctx, guard, store)
 	if closeErr := store.Close(); closeErr != nil {
 		f.Complain("semel once", fmt.Sprintf("close the store %s: %v", f.Shown(), term.InOneLine(closeErr)))
 	}

@@ -172,6 +172,8 @@ func TestWrongUsageRunsNothing(t *testing.T) {
 		"--key a --zone Europe/Vienna -- touch ran":                         "--zone is only for --every",
 		"--key a --every 1h --zone Europe/Vienna -- touch ran":              "--zone is only for intervals of whole days",
 		"--key a --every 1d --zone Mars -- touch ran":                       "write its name in the IANA database",
+		"--key a --every 30d --window 7d -- touch ran":                      "--window is too short",
+		"--key a --every 7d --window 7d --zone Europe/Vienna -- touch ran":  "and 1d",
 		"--key a --every -1s -- touch ran":                                  "--every",
 		"--key a --lease 0 -- touch ran":                                    "--lease: write at least 1ms",
 		"--key a --on-failure forget -- touch ran":                          "--on-failure",
@@ -264,12 +266,13 @@ func TestAKilledCallRunsAgainUnderRetry(t *testing.T) {
 	_ = killed.Wait() // it was killed
 	var got programtest.Outcome
 	until(t, "end of the lease", func() bool {
-		got = once(t, dir, append(flags, "sh", "-c", "echo attempt $SEMEL_ATTEMPT")...)
+		got = once(t, dir, append(flags, "sh", "-c", "echo attempt $SEMEL_ATTEMPT; exit 7")...)
 		return got.Status != 75
 	})
-	if got.Check(t, 0, "a: ran in ", "attempt 2, exit status 0"); got.Stdout != "attempt 2\n" {
+	if got.Check(t, 7, "a: failed in ", "attempt 2, exit status 7: a later call runs the command again"); got.Stdout != "attempt 2\n" {
 		t.Errorf("%+v", got)
 	}
+	once(t, dir, append([]string{"--wait", "10m"}, append(flags, "true")...)...).Check(t, 0, "a: ran in ", "attempt 3, exit status 0")
 }
 
 // The rest of the process group ends with the command, and signals reach all of it.
@@ -330,6 +333,59 @@ func TestALostLeaseEndsTheCommand(t *testing.T) {
 	if programtest.ReadFile(t, filepath.Join(dir, "ended")) != "ended\n" {
 		t.Error("the command did not get SIGTERM")
 	}
+}
+
+// A call is stopped for longer than its lease, as by Ctrl-Z or when its host sleeps.
+func TestACallThatSleptThroughItsLeaseLeavesItsKeyUnknown(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), "stores: { r: { redis: { url: \""+programtest.Servers.Redis(t)+"\", prefix: \""+servicestest.Prefix()+"\" } } }\n")
+	flags := []string{"--config", "c.yaml", "--key", "a", "--lease", "5s"}
+	sleeps := start(t, dir, append(flags, "--", "sh", "-c", "trap 'exit 0' TERM; echo $$ > running; while :; do sleep 0.05; done")...)
+	numbers(t, filepath.Join(dir, "running"), 1)
+	if err := sleeps.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	again := append(flags, "--", "touch", "again")
+	until(t, "end of the lease", func() bool { return once(t, dir, again...).Status == 76 })
+	if err := sleeps.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	sleeps.end().Check(t, 76, "the outcome of a is unknown: its lease was lost")
+	got := once(t, dir, append([]string{"--json"}, again...)...)
+	if got.Status != 76 {
+		t.Errorf("the key was given back: %+v", got)
+	}
+	var line struct {
+		Commands []struct{ When, Command string }
+	}
+	if err := json.Unmarshal([]byte(got.Stderr), &line); err != nil || len(line.Commands) != 2 || line.Commands[0].When != "if the effect happened" {
+		t.Errorf("%+v, %v", got, err)
+	} else {
+		programtest.Shell(t, t.TempDir(), line.Commands[0].Command).Check(t, 0, "resolved a as done")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "again")); err == nil {
+		t.Error("the command ran again")
+	}
+}
+
+// A call under hold takes over from one under retry that died. Its failure does not free the key.
+func TestAFailureAfterAnEarlierAttemptIsUnknown(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	killed := start(t, dir, "--key", "a", "--lease", "5s", "--on-lease-expired", "retry", "--", "sh", "-c", "echo $$ > running; sleep 1000")
+	numbers(t, filepath.Join(dir, "running"), 1)
+	if err := killed.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = killed.Wait() // it was killed
+	var got programtest.Outcome
+	until(t, "end of the lease", func() bool {
+		got = once(t, dir, "--key", "a", "--", "sh", "-c", "exit 7")
+		return got.Status != 75
+	})
+	got.Check(t, 76, "the command ended with exit status 7, but this was attempt 2, and an earlier one may have taken effect")
+	once(t, dir, "--key", "a", "--wait", "10m", "--", "touch", "again").Check(t, 76, "the outcome of a is unknown")
 }
 
 // The store goes away while the command runs, and comes back after the call.

@@ -21,7 +21,7 @@ type process struct {
 
 func startProcess(a *term.App, path string, argv, env []string, out *output) (*process, error) {
 	p := &process{out: out, ended: make(chan int, 1)}
-	p.cmd = &exec.Cmd{Path: path, Args: argv, Env: env, Stdin: a.Stdin, Stdout: os.Stdout, Stderr: a.Stderr}
+	p.cmd = &exec.Cmd{Path: path, Args: argv, Env: env, Stdin: a.Stdin, Stdout: os.Stdout, Stderr: a.Stderr, WaitDelay: drainTime}
 	if out.most > 0 {
 		p.cmd.Stdout = out
 	}

@@ -85,9 +85,9 @@ func (p *process) live(cmd *exec.Cmd, started chan<- error) {
 		if p.group = cmd.Process.Pid; p.keeper != nil {
 			p.group = p.keeper.cmd.Process.Pid
 		}
-		if p.terminal != nil {
-			signal.Ignore(syscall.SIGTTOU) // this program takes the terminal back from the background
-		}
+	}
+	if p.terminal != nil { // also that of a command that could not be executed
+		signal.Ignore(syscall.SIGTTOU) // this program takes the terminal back from the background
 	}
 	started <- err
 	if err != nil {
@@ -240,7 +240,14 @@ func (k *keeper) end() {
 type terminal struct{ file *os.File }
 
 // openTerminal returns nil if there is no terminal, or if this program is not in its foreground.
+// It also returns nil beside a pipe: the other programs of a pipeline, such as less, are in the
+// group of this one, and would lose the terminal.
 func openTerminal() *terminal {
+	for _, file := range []*os.File{os.Stdin, os.Stdout} {
+		if info, err := file.Stat(); err == nil && info.Mode()&os.ModeNamedPipe != 0 {
+			return nil
+		}
+	}
 	file, err := os.OpenFile("/dev/tty", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		return nil

@@ -35,12 +35,16 @@ func (k *kept) encode() ([]byte, error) {
 }
 
 // readKept reads a result. A key that an operator resolved has none, and counts as a success.
-func readKept(r semel.Result) *kept {
-	k := &kept{}
+// ok is false if the key has a result that does not say how the command ended.
+func readKept(r semel.Result) (k *kept, ok bool) {
+	k = &kept{}
+	if r.Kind == semel.NoResult {
+		return k, true
+	}
 	line, output, ok := bytes.Cut(r.Data, []byte{'\n'})
-	if r.Kind != semel.Value || !ok || json.Unmarshal(line, k) != nil {
-		return &kept{}
+	if r.Kind != semel.Value || !ok || json.Unmarshal(line, k) != nil || k.Ended.IsZero() {
+		return nil, false
 	}
 	k.output = output
-	return k
+	return k, true
 }

@@ -1,11 +1,13 @@
 package oncecmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -34,6 +36,10 @@ type callStore struct {
 	traits semel.Traits
 	answer semel.ClaimAnswer // the last one
 	failed error             // why the claim may not have been given back
+	over   bool              // nobody uses the store any more
+
+	// held is set while the store has the claim of this call, or may have granted it.
+	held atomic.Bool
 }
 
 var _ semel.Store = (*callStore)(nil)
@@ -51,6 +57,9 @@ func (s *callStore) begin(ctx context.Context) error {
 func (s *callStore) use(ctx context.Context, call func(semel.Store) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.over {
+		return semel.ErrClosed
+	}
 	if s.idle != nil {
 		s.idle.Stop()
 	}
@@ -105,6 +114,7 @@ func (s *callStore) Close() error {
 	if s.idle != nil {
 		s.idle.Stop()
 	}
+	s.over = true
 	s.shut()
 	return s.closed
 }
@@ -116,11 +126,24 @@ func (s *callStore) Traits() semel.Traits {
 	return s.traits
 }
 
-// Claim implements semel.Store.
+// Claim implements semel.Store. A claim that was not granted has no use for an open store, which
+// its holder may be waiting for.
 func (s *callStore) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	return s.use(ctx, func(store semel.Store) error {
+		before := s.held.Swap(true)
 		err := store.Claim(ctx, reqs, answers)
 		s.answer = answers[0]
+		switch {
+		case s.answer.Decision == semel.Fresh:
+			return err
+		case s.answer.Decision != semel.Undecided:
+			s.held.Store(false)
+		case semel.Classify(cmp.Or(s.answer.Err, err, semel.ErrOutcomeUnknown)) != semel.ClassUnknown:
+			s.held.Store(before) // this question changed nothing
+		}
+		if s.momentary {
+			s.shut()
+		}
 		return err
 	})
 }
@@ -128,6 +151,14 @@ func (s *callStore) Claim(ctx context.Context, reqs []semel.ClaimRequest, answer
 // Complete implements semel.Store.
 func (s *callStore) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
 	return s.use(ctx, func(store semel.Store) error { return store.Complete(ctx, reqs, answers) })
+}
+
+// settleTime is how long a call that ran nothing waits for the answers about its claim.
+const settleTime = 5 * time.Second
+
+// settle waits until the store has no claim of this call.
+func (s *callStore) settle(ctx context.Context) {
+	_ = retry.Poll(ctx, time.Now().Add(settleTime), func() bool { return !s.held.Load() }) // last says how it ended
 }
 
 // Release implements semel.Store. It asks again until ctx ends, because nobody could do so
@@ -143,7 +174,9 @@ func (s *callStore) Release(ctx context.Context, reqs []semel.ReleaseRequest, an
 	})
 	err = errors.Join(err, waited)
 	s.mu.Lock()
-	s.failed = err
+	if s.failed = err; err == nil || semel.Classify(err) == semel.ClassPermanent {
+		s.held.Store(false)
+	}
 	s.mu.Unlock()
 	if answers[0] != nil {
 		return nil // it is the answer
@@ -151,14 +184,23 @@ func (s *callStore) Release(ctx context.Context, reqs []semel.ReleaseRequest, an
 	return err
 }
 
-// Extend implements semel.Store.
+var errUnsettled = errors.New("the store does not answer")
+
+// Extend implements semel.Store. A lease of a millisecond gives back the claim of a second attempt.
 func (s *callStore) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
-	return s.use(ctx, func(store semel.Store) error { return store.Extend(ctx, reqs, answers) })
+	return s.use(ctx, func(store semel.Store) error {
+		err := store.Extend(ctx, reqs, answers)
+		s.held.Store(err != nil || answers[0].Err != nil || reqs[0].Lease > time.Millisecond)
+		return err
+	})
 }
 
 // last returns the last answer to a claim, and why the claim may not have been given back.
 func (s *callStore) last() (semel.ClaimAnswer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.failed == nil && s.held.Load() {
+		return s.answer, errUnsettled
+	}
 	return s.answer, s.failed
 }

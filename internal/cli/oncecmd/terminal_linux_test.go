@@ -103,3 +103,31 @@ func TestAStoppedCommandContinuesInTheForeground(t *testing.T) {
 	_ = s.Wait() // the screen says it
 	<-s.over
 }
+
+// A command that cannot be executed leaves the terminal to the shell.
+func TestACommandThatCannotStartReturnsTheTerminal(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/bad", []byte("\x7fELF is not enough"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := onTerminal(t, dir, `semel once --key a -- ./bad; echo "status $?"; read -r line; echo "then $line"`)
+	s.shows(t, "status 126")
+	s.types(t, "more\n")
+	s.shows(t, "then more")
+	_ = s.Wait() // the screen says it
+	<-s.over
+}
+
+// The reader of a pipe, such as a pager, reads from the terminal while the command runs.
+func TestAPipelineKeepsTheTerminal(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := onTerminal(t, dir, `set -m; semel once --key a -- sh -c 'echo ready; until [ -e go ]; do sleep 0.05; done' | { read -r first; echo "$first"; read -r line < /dev/tty; echo "got $line"; touch go; }; echo "over"`)
+	s.shows(t, "ready")
+	s.types(t, "typed\n")
+	s.shows(t, "got typed")
+	s.shows(t, "over")
+	_ = s.Wait() // the screen says it
+	<-s.over
+}
