@@ -28,6 +28,7 @@ type facts struct {
 	Changed int64  `json:"changed,omitempty"`
 	Status  int64  `json:"status,omitempty"`
 	Inode   uint64 `json:"inode,omitempty"`
+	Device  string `json:"device,omitempty"`
 }
 
 // finishedState is what the store knows of an input that a finished run read.
@@ -55,14 +56,14 @@ type recollection struct {
 	// repeats is set if the same command has finished, and its outputs are as it left
 	// them.
 	repeats bool
+	// anew is set if the run reads all inputs because lines that only their inputs have
+	// are no longer in an output.
+	anew bool
+	// doubted is how many of the first inputs are not remembered, because a key was
+	// removed after an unfinished run had read them.
+	doubted int
 	// lines counts lines that are not read, because a finished run read them.
 	lines int64
-}
-
-// settings names all of the command but the inputs.
-func (c command) settings() string {
-	c.Inputs = nil
-	return c.identity()
 }
 
 // inputName names the value of an input.
@@ -74,12 +75,14 @@ func (r *recollection) remembered(v values, in *input) (was finishedState, known
 		return was, false, nil
 	}
 	known, err = v.read(inputName(r.settings, in.path), &was)
-	return was, known && was.Offset > 0, err
+	return was, known && was.Keys != "", err
 }
 
 // skips reports whether the run need not read what a finished run read. A window forgets
 // keys, and lines of forgotten keys are fresh again.
-func (r *recollection) skips() bool { return !r.opts.Again && r.opts.Window == semel.Forever }
+func (r *recollection) skips() bool {
+	return !r.opts.Again && !r.anew && r.opts.Window == semel.Forever
+}
 
 // recall finds out how much of the inputs from the first one on was read by finished
 // runs, and returns whether all of them are unchanged.
@@ -116,6 +119,7 @@ func (r *recollection) recall(ctx context.Context, v values, first int) (n notes
 			in.past, in.skipped = &was.readState, true
 			in.doubtful = now.compared
 			n.skip(in)
+		case was.Offset == 0: // it was empty
 		default:
 			in.past = now.read
 			n.grew(in)
@@ -143,7 +147,7 @@ func (in *input) compare(ctx context.Context, was *finishedState) (c comparison,
 	if now := factsOf(in.info, in.found); now != (facts{}) && now == was.facts {
 		return c, nil
 	}
-	if was.Start != in.start {
+	if was.Offset > 0 && was.Start != in.start {
 		c.why = "its header or byte order mark differs"
 		return c, nil
 	}
@@ -236,15 +240,19 @@ func (in *input) done() int64 {
 	return 0
 }
 
-// remember records the inputs with the end of the run.
-func (r *recollection) remember(j *journal, found runState) error {
+// watch makes the store tell whether a key is removed from now on.
+func (r *recollection) watch(j *journal) {
 	if r.keys == "" {
 		r.keys = rand.Text()
 		j.tx.Set(knownKeys, []byte(r.keys))
 	}
+}
+
+// remember records the inputs with the end of the run.
+func (r *recollection) remember(j *journal, found runState) error {
 	for i, in := range r.inputs {
 		read := found.Inputs[i].Read
-		if read == nil || in.skipped && !in.doubtful {
+		if read == nil || i < r.doubted || in.skipped && !in.doubtful {
 			continue
 		}
 		state := finishedState{readState: *read, Keys: r.keys}

@@ -287,6 +287,11 @@ func (c *committer) stopped(ctx context.Context, b *block) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	if c.pos.Input != b.input && errors.Is(b.err, errReplaced) {
+		// The position stays before an input that the next run compares again.
+		in := c.inputs[b.input]
+		return &LineError{Input: in.name, Line: in.past.Line + 1, Err: b.err}
+	}
 	if c.pos.Input != b.input {
 		c.enter(b.input)
 	}

@@ -182,6 +182,42 @@ func (in *input) stream(ctx context.Context, offset int64) (*stream, error) {
 	return s, nil
 }
 
+// errReplaced is an input that is no longer what the run relies on.
+var errReplaced = errors.New("the file was replaced or changed after this run began: run the same command again")
+
+// streamBehind opens the input at an offset. If behind is not nil, it makes sure that the
+// content before the offset is still the same, because the file may have been replaced
+// since it was compared, as by the rotation of logs.
+func (in *input) streamBehind(ctx context.Context, offset int64, behind *fingerprint) (*stream, error) {
+	if behind == nil {
+		return in.stream(ctx, offset)
+	}
+	s, err := in.stream(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	var print fingerprint
+	check := print.add
+	if now, err := s.file.Stat(); err == nil && in.onlyGrew(now) {
+		check = nil
+	}
+	err = s.skip(ctx, offset, check)
+	if check != nil && ctx.Err() == nil && !print.same(behind) {
+		err = errReplaced
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// onlyGrew reports whether a file is the input, and did not change or only grew.
+func (in *input) onlyGrew(now os.FileInfo) bool {
+	grown := now.Size() - in.info.Size()
+	return os.SameFile(now, in.info) && (grown > 0 || grown == 0 && now.ModTime().Equal(in.info.ModTime()))
+}
+
 // damage reads compressed data to its end and returns what is wrong with it, or nil.
 func (in *input) damage() error {
 	s, err := in.stream(context.Background(), 0)

@@ -45,6 +45,19 @@ func (r *Run) command() command {
 	return c
 }
 
+// settings names all of the command but the inputs. Other than in [command.identity],
+// outputs that have no path count by their names: what went to one is not in another.
+func (r *Run) settings() string {
+	c := r.command()
+	c.Inputs = nil
+	for i, out := range r.outputs {
+		if out.path == "" {
+			c.Outputs[2*i+1] = out.name
+		}
+	}
+	return c.identity()
+}
+
 // named returns the command with the names of outputs that have no path, such
 // as devices, or another ending than their path.
 func (c command) named(outputs []*output) *command {

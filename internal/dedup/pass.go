@@ -43,6 +43,10 @@ func (r *Run) read(ctx context.Context, c *committer, from position) error {
 		committer: c,
 		parsed:    make(map[int]*block),
 	}
+	if c.journal != nil && r.inputs[from.Input].regular() {
+		behind := c.content.clone()
+		p.reader.behind = &behind
+	}
 	p.reader.skip()
 	return c.end(ctx, p.run(ctx, workers, r.opts.commitEvery))
 }

@@ -22,9 +22,11 @@ type reader struct {
 	offset int64
 	number int
 	stream *stream // of input; nil before its first block
-	rest   []byte  // the bytes of stream that follow the last line of the last block
-	long   bool    // the last block has a very long line
-	ended  bool    // there are no more blocks
+	// behind identifies what is before offset and is not read, or is nil.
+	behind *fingerprint
+	rest   []byte // the bytes of stream that follow the last line of the last block
+	long   bool   // the last block has a very long line
+	ended  bool   // there are no more blocks
 }
 
 // next reads a block. It returns nil if there are no more or ctx has ended. The
@@ -61,7 +63,7 @@ func (r *reader) next(ctx context.Context) *block {
 // input continues.
 func (r *reader) read(ctx context.Context, b *block) (more bool) {
 	if r.stream == nil {
-		if r.stream, b.err = r.inputs[r.input].stream(ctx, r.offset); b.err != nil {
+		if r.stream, b.err = r.inputs[r.input].streamBehind(ctx, r.offset, r.behind); b.err != nil {
 			return false
 		}
 	}
@@ -82,10 +84,11 @@ func (r *reader) read(ctx context.Context, b *block) (more bool) {
 func (r *reader) advance() {
 	r.close()
 	r.input++
+	r.behind = nil
 	if r.input < len(r.inputs) {
 		r.offset = r.inputs[r.input].start
 		if past := r.inputs[r.input].past; past != nil {
-			r.offset = past.Offset
+			r.offset, r.behind = past.Offset, &past.Content
 		}
 	}
 	r.skip()

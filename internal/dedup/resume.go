@@ -20,6 +20,9 @@ type resumption struct {
 // unfinished reports whether there is a position at which to continue.
 func (r *resumption) unfinished() bool { return r.known && !r.at.Finished }
 
+// decidedNothing reports whether to continue is the same as to begin.
+func (r *resumption) decidedNothing() bool { return r.at.Counts.Read+r.at.Counts.Blank == 0 }
+
 func readResumption(v values, id string) (*resumption, error) {
 	var r resumption
 	known, err := v.read(positionValue+id, &r.at)
@@ -36,6 +39,10 @@ func readResumption(v values, id string) (*resumption, error) {
 func (r *resumption) checkInputs(ctx context.Context, inputs []*input, p *problems) {
 	for i, was := range r.run.Inputs {
 		in := inputs[i]
+		if was.Size > 0 && was.Length == 0 {
+			p.addf("an older version of semel began the unfinished run, and this version cannot continue it: finish it with the older one, or read all inputs from the start with --force (known keys stay known)")
+			return
+		}
 		if now := factsOf(in.info, in.found); now != (facts{}) && now == was.facts || r.at.Failed && i > r.at.Input {
 			continue
 		}
@@ -109,6 +116,7 @@ func compareRead(ctx context.Context, in *input, was readState, grew string) (wh
 
 // carry keeps the records of the inputs that were read to their ends.
 func (r *resumption) carry(found *runState) {
+	found.Keys = r.run.Keys
 	for i := range r.at.Input {
 		found.Inputs[i].Read = r.run.Inputs[i].Read
 	}
@@ -241,4 +249,17 @@ func (o *output) lookForEnd() error {
 	}
 	o.unended = last[0] != '\n'
 	return nil
+}
+
+// lacks reports whether an output has lost lines that the store's keys do not stand for.
+func (o *output) lacks(opts *Options) bool {
+	switch {
+	case o.lost == 0:
+		return false
+	case o.flag == "--output":
+		return opts.OnMissing == MissingPass || opts.OnMismatch == MismatchPass
+	case o.flag == "--rejected":
+		return opts.OnMissing == MissingReject || opts.OnMismatch == MismatchReject
+	}
+	return false
 }

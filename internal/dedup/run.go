@@ -180,7 +180,7 @@ func (r *Run) prepareMemory(ctx context.Context) error {
 func (r *Run) prepareStore(ctx context.Context) error {
 	j := &journal{window: r.opts.Window, mode: piped, failAt: r.opts.failAt, begun: r.begun}
 	own := r.command()
-	r.past = &recollection{opts: &r.opts, inputs: r.inputs, outputs: r.outputs, settings: own.settings()}
+	r.past = &recollection{opts: &r.opts, inputs: r.inputs, outputs: r.outputs, settings: r.settings()}
 	r.committer.past = r.past
 	if r.seekable() {
 		j.mode, j.id = checkpointed, own.identity()
@@ -284,13 +284,14 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 			return err
 		}
 	}
+	r.past.anew = known.run.Anew
 	if known.unfinished() {
 		var changed problems
 		known.checkInputs(ctx, r.inputs, &changed)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if len(changed) > 0 && r.opts.Force {
+		if len(changed) > 0 && (r.opts.Force || known.decidedNothing()) {
 			known = new(resumption)
 		} else {
 			p = append(p, changed...)
@@ -303,6 +304,7 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 			return err
 		}
 		intact = intact && (o.path == "" || o.intact)
+		r.past.anew = r.past.anew || !known.unfinished() && o.lacks(&r.opts)
 	}
 	if err := p.err(); err != nil {
 		return err
@@ -318,6 +320,9 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 	}
 	recalled.write(r.opts.Note)
 	r.noteLost()
+	if known.unfinished() && known.run.Keys != r.past.keys {
+		r.past.doubted = first
+	}
 	if known.unfinished() {
 		r.resume(known, j)
 		if !known.at.Failed {
@@ -325,6 +330,7 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 		}
 	}
 	found, err := describeInputs(r.inputs)
+	found.Anew = r.past.anew
 	r.committer.found = found
 	if err == nil && known.unfinished() {
 		known.carry(&found)
@@ -345,7 +351,11 @@ func (r *Run) noteLost() {
 		}
 	}
 	if out := r.committer.out; out.lost > 0 {
-		r.opts.Note(fmt.Sprintf("lines that were written to %s before (%s) and are no longer there are not written again, because the store remembers their keys; to write them again, use another --scope or --store, or remove the keys with semel keys rm", out.name, countLines(out.lost)))
+		unless := ""
+		if r.past.anew {
+			unless = " (those that --on-missing or --on-mismatch lets pass are)"
+		}
+		r.opts.Note(fmt.Sprintf("lines that were written to %s before (%s) and are no longer there are not written again, because the store remembers their keys%s; to write them again, use another --scope or --store, or remove the keys with semel keys rm", out.name, countLines(out.lost), unless))
 	}
 }
 
@@ -488,7 +498,11 @@ func (r *Run) announce(ctx context.Context) error {
 	if err := j.begin(ctx); err != nil {
 		return err
 	}
+	r.past.watch(j)
 	if j.id != "" {
+		if !r.resumed && r.past.doubted == 0 {
+			r.committer.found.Keys = r.past.keys
+		}
 		r.committer.found.Command = r.command().named(r.outputs)
 		if err := j.set(runValue+j.id, r.committer.found); err != nil {
 			return err

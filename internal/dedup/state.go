@@ -53,6 +53,10 @@ const (
 type runState struct {
 	Inputs  []inputState `json:"inputs"`
 	Command *command     `json:"command,omitempty"`
+	// Keys is the value of knownKeys when the run started.
+	Keys string `json:"keys,omitempty"`
+	// Anew is [recollection.anew].
+	Anew bool `json:"anew,omitempty"`
 }
 
 // inputState identifies a file. It has only a path if the input is not a regular file.
@@ -164,9 +168,10 @@ func checksum(path string, length int64) (uint32, error) {
 const settledFor = 20 * time.Millisecond
 
 // changedTime returns the modification time of a file if the time proves that
-// the file did not change after now, and 0 otherwise.
+// the file did not change after now, and 0 otherwise. A time of whole seconds proves
+// nothing.
 func changedTime(info os.FileInfo, now time.Time) int64 {
-	if now.Sub(info.ModTime()) < settledFor {
+	if info.ModTime().Nanosecond() == 0 || now.Sub(info.ModTime()) < settledFor {
 		return 0
 	}
 	return info.ModTime().UnixNano()
