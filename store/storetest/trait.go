@@ -157,6 +157,7 @@ func holdsSurvive(e *env) {
 func claimsSurvive(e *env) {
 	running, extended, shortened, released, taken := e.request(e.key()), e.shortly(e.key()), e.request(e.key()), e.request(e.key()), e.shortly(e.key())
 	onHold := e.held(e.key())
+	onHold.Lease = e.lease / 2 // if it ended before it is extended, the key would be unknown
 	held := map[semel.Key]semel.Claim{}
 	for _, req := range []semel.ClaimRequest{running, extended, shortened, released, taken, onHold} {
 		held[req.Key] = e.fresh(req)
