@@ -189,7 +189,7 @@ func TestAScopeOfAChangelogBelongsToOneKeyRule(t *testing.T) {
 				// The ways out, and that the scope still knows its own keys.
 				opts.Key.SameScope = true
 				b.handle(opts)
-				opts.Key.Scope, opts.Key.Rule = "t", first
+				opts.Key.Scope, opts.Key.SameScope, opts.Key.Rule = "t", false, first
 				b.to("in")
 				b.handle(opts)
 				opts.Key.Scope = "s"
