@@ -29,6 +29,7 @@ type owned struct {
 	// then are settled there.
 	earlier   *owned
 	identity  string  // of the topic of the records, or ""
+	signed    string  // identity of the topic for which the offset was committed, or ""
 	replaced  bool    // the committed offset is that of an earlier topic of the name
 	committed int64   // -1 while unknown
 	next      int64   // the offset after the last record that was read; -1 while unknown
@@ -177,8 +178,9 @@ func (s *Source) startAgain(topic string) {
 // follows. Brokers before Kafka 4.1 keep offsets by the topic's name alone.
 const ofTopic = "topic id "
 
-// signing returns a context for a commit that notes to which topics the offsets belong.
-func signing(ctx context.Context, of []*owned) context.Context {
+// signing returns a context for a commit that notes to which topics the offsets belong, if brokers
+// take that.
+func (s *Source) signing(ctx context.Context, of []*owned) context.Context {
 	notes := map[cluster.Partition]string{}
 	for _, p := range of {
 		p.mu.Lock()
@@ -191,7 +193,9 @@ func signing(ctx context.Context, of []*owned) context.Context {
 		for i := range req.Topics {
 			topic := &req.Topics[i]
 			for j := range topic.Partitions {
-				if note, ok := notes[cluster.Partition{Topic: topic.Topic, Number: topic.Partitions[j].Partition}]; ok {
+				if s.unsigned {
+					topic.Partitions[j].Metadata = new("") // without it, the client sends its name
+				} else if note, ok := notes[cluster.Partition{Topic: topic.Topic, Number: topic.Partitions[j].Partition}]; ok {
 					topic.Partitions[j].Metadata = &note
 				}
 			}
@@ -233,7 +237,9 @@ func (s *Source) fetched(ctx context.Context, client *kgo.Client, resp *kmsg.Off
 	return s.compare(ctx, client, signed)
 }
 
-// compare finds the partitions whose offsets were committed for an earlier topic of the name.
+// compare finds the partitions whose offsets were committed for an earlier topic of the name. It
+// is an error if the broker does not know a topic yet: the group session is tried again. A broker
+// that still knows the earlier topic is noticed when records are read.
 func (s *Source) compare(ctx context.Context, client *kgo.Client, signed map[*owned]string) error {
 	var topics []string
 	for p := range signed {
@@ -246,13 +252,61 @@ func (s *Source) compare(ctx context.Context, client *kgo.Client, signed map[*ow
 		return err
 	}
 	for p, was := range signed {
-		if id := ids[p.topic]; id != "" && id != was {
-			p.mu.Lock()
-			p.replaced, p.committed, p.next = true, -1, -1
-			p.mu.Unlock()
+		id, known := ids[p.topic]
+		if !known {
+			return fmt.Errorf("kafka: group %s: the broker does not know topic %s, of which an offset is committed, or not yet", s.opts.Group, p.topic)
 		}
+		p.mu.Lock()
+		if p.signed = was; id != "" && id != was {
+			p.signed, p.replaced, p.committed, p.next = "", true, -1, -1
+		}
+		p.mu.Unlock()
 	}
 	return nil
+}
+
+// ofEarlier reports whether the committed offset is that of an earlier topic than the one with an
+// identity.
+func (p *owned) ofEarlier(identity string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return identity != "" && p.signed != "" && p.signed != identity
+}
+
+// restart drops the records of a partition whose committed offset is that of an earlier topic. Read
+// then begins at its start.
+func (s *Source) restart(p *owned, records []*kgo.Record) {
+	forget(p)
+	s.mu.Lock()
+	s.parts[p.topic][p.partition] = newOwned(p.topic, p.partition) // none is revoked before poll returns
+	s.mu.Unlock()
+	s.again = append(s.again, cluster.Partition{Topic: p.topic, Number: p.partition})
+	for _, r := range records {
+		r.Recycle()
+	}
+}
+
+// fromStart reads partitions from their start after records of them showed that the committed
+// offset is that of an earlier topic. With ResetFail it is an error. The reading goroutine calls
+// it after a poll.
+func (s *Source) fromStart(of []cluster.Partition) error {
+	start := map[string]map[int32]kgo.EpochOffset{}
+	for _, id := range of {
+		if s.opts.Reset == ResetFail {
+			return fmt.Errorf("kafka: group %s: %w", s.opts.Group, &replacedError{id.Topic, id.Number})
+		}
+		if start[id.Topic] == nil {
+			start[id.Topic] = map[int32]kgo.EpochOffset{}
+		}
+		start[id.Topic][id.Number] = kgo.EpochOffset{Epoch: -1} // the client finds the start if offset 0 was deleted
+		s.tellStart(id.Topic, id.Number)
+	}
+	s.client.SetOffsets(start) // partitions that were revoked meanwhile are left out
+	return nil
+}
+
+func (s *Source) tellStart(topic string, partition int32) {
+	s.tell(1, fmt.Sprintf("%s/%d is read from its start: the committed offset is of an earlier topic of that name", topic, partition), nil)
 }
 
 // replacedError says that a committed offset is of an earlier topic of the name.
@@ -282,7 +336,7 @@ func (s *Source) adjusted(_ context.Context, offsets map[string]map[int32]kgo.Of
 			}
 			if replaced {
 				partitions[number] = kgo.NewOffset().AtStart()
-				s.tell(1, fmt.Sprintf("%s/%d is read from its start: the committed offset is of an earlier topic of that name", topic, number), nil)
+				s.tellStart(topic, number)
 			}
 		}
 	}

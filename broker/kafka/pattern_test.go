@@ -8,10 +8,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -331,6 +333,83 @@ func TestAnOffsetOfAnEarlierTopicSkipsNothing(t *testing.T) {
 			m.none(time.Minute) // the offsets of the new topic count
 			m.leave()
 		})
+	}
+}
+
+// TestAnOffsetOfAnEarlierTopicIsNoticedOfALaggingBroker has a broker that does not know the new topic yet
+// when the committed offset is compared, or still knows the earlier one.
+func TestAnOffsetOfAnEarlierTopicIsNoticedOfALaggingBroker(t *testing.T) {
+	t.Parallel()
+	for _, reset := range []Reset{ResetStart, ResetEnd, ResetFail} {
+		for _, earlier := range []bool{false, true} {
+			inBubble(t, 2, func(b *bubble) {
+				now := ResetStart // at first there are no offsets
+				open := func() *member {
+					// Only the comparison asks for orders-b alone.
+					return b.join(func(o *SourceOptions) { o.Topics, o.Reset = []string{"orders-a", "orders-b"}, now })
+				}
+				b.create("orders-a", 0)
+				b.create("orders-b", 8)
+				m := open()
+				m.ack(m.get(8)...)
+				m.leave()
+				adm := kadm.NewClient(b.Client)
+				old, err := adm.FetchOffsets(b.Context(), "g")
+				kafkatest.Must(b.T, err)
+				id := b.Cluster.TopicInfo("orders-b").TopicID
+				_, err = adm.DeleteTopics(b.Context(), "orders-b")
+				kafkatest.Must(b.T, err)
+				b.create("orders-b", 20)
+				late, err := kgo.NewClient(b.Reach()...) // another one has the id of the earlier topic
+				kafkatest.Must(b.T, err)
+				defer late.Close()
+				offsets := old.Offsets()
+				for number := range int32(2) {
+					offsets.AddOffset("orders-a", number, 0, -1)
+				}
+				kafkatest.Must(b.T, kadm.NewClient(late).CommitAllOffsets(b.Context(), "g", offsets))
+				var lagging atomic.Int32
+				asks := int32(2)
+				if earlier {
+					asks = 1
+				}
+				lagging.Store(asks)
+				b.Cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
+					b.Cluster.KeepControl()
+					asked := req.(*kmsg.MetadataRequest)
+					if len(asked.Topics) != 1 || asked.Topics[0].Topic == nil || *asked.Topics[0].Topic != "orders-b" || lagging.Add(-1) < 0 {
+						return nil, nil, false
+					}
+					answer := asked.ResponseKind().(*kmsg.MetadataResponse)
+					topic := kmsg.NewMetadataResponseTopic()
+					topic.Topic, topic.ErrorCode = asked.Topics[0].Topic, kerr.UnknownTopicOrPartition.Code
+					if earlier {
+						topic.TopicID, topic.ErrorCode = id, 0
+					}
+					answer.Topics = append(answer.Topics, topic)
+					return answer, nil, true
+				})
+				now = reset
+				m = open()
+				if reset == ResetFail {
+					ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+					defer cancel()
+					if items, err := m.Read(ctx); err == nil || !strings.Contains(err.Error(), "topic orders-b was deleted and made again") {
+						b.Errorf("with ResetFail: %d records, %v", len(items), err)
+					}
+					m.leave()
+					return
+				}
+				m.ack(m.get(20)...)
+				if lagging.Load() > 0 {
+					b.Error("nobody asked the lagging broker")
+				}
+				m.leave()
+				m = open()
+				m.none(time.Minute) // the offsets of the new topic count
+				m.leave()
+			})
+		}
 	}
 }
 

@@ -112,6 +112,7 @@ type Source struct {
 	doubted []string             // topics that match and may be deleted; owned by the reading goroutine
 	left    []string             // topics that match and whose records were dropped; owned by the reading goroutine
 	ids     map[string]string    // the identities of topics; owned by the reading goroutine
+	again   []cluster.Partition  // whose committed offset is of an earlier topic; owned by the reading goroutine
 	fenced  cluster.NameTaken    // owned by the reading goroutine
 	joined  atomic.Bool          // the group gave an assignment since the last poll
 	refusal atomic.Pointer[refusal]
@@ -123,6 +124,7 @@ type Source struct {
 	stalls  *StallWatch
 
 	committing sync.Mutex // held while offsets are committed; before mu
+	unsigned   bool       // brokers take no metadata with offsets; guarded by committing
 
 	mu      sync.Mutex // guards the fields below
 	parts   map[string]map[int32]*owned
@@ -240,6 +242,10 @@ func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 		}
 		if s.left = nil; len(s.doubted) > 0 {
 			s.leaveDeleted(ctx)
+		}
+		if again := s.again; len(again) > 0 && err == nil {
+			s.again = nil
+			err = s.fromStart(again)
 		}
 		if len(items) > 0 || err != nil {
 			return items, err
@@ -492,6 +498,10 @@ func (s *Source) items(fetches kgo.Fetches) []*pipeline.Item {
 			return // revoked: its new owner reads them
 		}
 		positions, identity := s.read[:0], s.ids[of.Topic]
+		if p.ofEarlier(identity) {
+			s.restart(p, of.Records)
+			return
+		}
 		for _, r := range of.Records {
 			it := &slab[len(items)]
 			record.Fill(&it.Message, r)
@@ -637,7 +647,13 @@ func (s *Source) commit(ctx context.Context, which func() []*owned) error {
 	if len(of) == 0 {
 		return nil
 	}
-	failed := s.send(signing(ctx, of), offsets)
+	failed := s.send(s.signing(ctx, of), offsets)
+	tooLarge := func(p *owned) bool { return errors.Is(failed(p.topic, p.partition), kerr.OffsetMetadataTooLarge) }
+	if !s.unsigned && slices.ContainsFunc(of, tooLarge) {
+		s.unsigned = true
+		s.tell(len(of), "offsets are committed without the id of their topic, so one of a topic that is made again is not noticed: raise offset.metadata.max.bytes of the brokers and restart", kerr.OffsetMetadataTooLarge)
+		failed = s.send(s.signing(ctx, of), offsets)
+	}
 	var errs []error
 	for _, p := range of {
 		if err := failed(p.topic, p.partition); err != nil {

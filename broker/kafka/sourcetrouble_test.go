@@ -16,6 +16,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
@@ -294,5 +295,46 @@ func TestASourceClaimsPartitionsThatARebalanceLeftUnassigned(t *testing.T) {
 		cancel()
 		<-read
 		m.leave()
+	})
+}
+
+// TestOffsetsAreCommittedIfBrokersTakeNoMetadata with them, and that is said once.
+func TestOffsetsAreCommittedIfBrokersTakeNoMetadata(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(b *bubble) {
+		b.Cluster.ControlKey(int16(kmsg.OffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			b.Cluster.KeepControl()
+			asked := req.(*kmsg.OffsetCommitRequest)
+			answer, refused := asked.ResponseKind().(*kmsg.OffsetCommitResponse), false
+			for _, of := range asked.Topics {
+				topic := kmsg.NewOffsetCommitResponseTopic()
+				topic.Topic, topic.TopicID = of.Topic, of.TopicID
+				for _, p := range of.Partitions {
+					partition := kmsg.NewOffsetCommitResponseTopicPartition()
+					partition.Partition = p.Partition
+					if p.Metadata != nil && *p.Metadata != "" {
+						partition.ErrorCode, refused = kerr.OffsetMetadataTooLarge.Code, true
+					}
+					topic.Partitions = append(topic.Partitions, partition)
+				}
+				answer.Topics = append(answer.Topics, topic)
+			}
+			return answer, nil, refused
+		})
+		b.Write(kafkatest.Numbered(0, 4, 2)...)
+		m := b.join(func(*SourceOptions) {})
+		m.ack(m.get(4)...)
+		_ = retry.Sleep(b.Context(), time.Minute) // as the bubble counts it
+		b.Write(kafkatest.Numbered(4, 4, 2)...)
+		m.ack(m.get(4)...)
+		m.leave()
+		for number := range int32(2) {
+			if got := b.committed(number); got != 4 {
+				t.Errorf("offset %d of partition %d is committed, want 4", got, number)
+			}
+		}
+		if n := strings.Count(strings.Join(m.events.Log, "\n"), "without the id of their topic"); n != 1 {
+			t.Errorf("it is said %d times:\n%s", n, strings.Join(m.events.Log, "\n"))
+		}
 	})
 }
