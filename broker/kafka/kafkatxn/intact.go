@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
@@ -21,7 +22,7 @@ import (
 // Keys and windows are in topics that anybody may delete, make again, empty or restore. Then
 // duplicates pass, and results count too little. So each committed offset carries a note of
 // the records that it needs (package marks). They are compared with the topics at the start,
-// before a partition is restored, and every intactEvery.
+// before a partition is restored, and every intactEvery. Two looks must agree.
 
 // losses looks for what topics have lost.
 type losses struct{ *Transactor }
@@ -140,6 +141,19 @@ func (t losses) acceptLoss(topic string) string {
 	return fmt.Sprintf("stop all instances, wait until the group is empty, and remove the notes from its offsets: kafka-consumer-groups.sh --bootstrap-server ADDRESS --group %s --topic %s --reset-offsets --to-current --execute", t.chain.Group, topic)
 }
 
+// agreed repeats a look that finds damage after intactEvery, and returns what the second one finds.
+// One broker that lags behind the others may know only a topic that was replaced.
+func agreed(ctx context.Context, look func() error) error {
+	err := look()
+	if !errors.Is(err, semel.ErrCorrupt) {
+		return err
+	}
+	if retry.Sleep(ctx, intactEvery) != nil {
+		return context.Cause(ctx)
+	}
+	return look()
+}
+
 // intact returns an error if a topic lacks state that committed offsets need.
 func (t losses) intact(ctx context.Context, adm *kadm.Client) error {
 	has, err := t.present(ctx, adm)
@@ -193,6 +207,11 @@ func (t losses) intactParts(ctx context.Context, s *session, parts []*part) erro
 	if err != nil {
 		return err
 	}
+	return agreed(ctx, func() error { return t.noteParts(ctx, adm, committed, parts) })
+}
+
+// noteParts compares the notes of parts with what brokers have, and keeps them.
+func (t losses) noteParts(ctx context.Context, adm *kadm.Client, committed kadm.OffsetResponses, parts []*part) error {
 	has, err := t.present(ctx, adm)
 	if err != nil {
 		return err
@@ -256,13 +275,15 @@ func lackedRight(name string, topic kadm.TopicDetail) error {
 func (t losses) watchIntact(ctx context.Context) error {
 	missing := map[string]bool{}
 	for retry.Sleep(ctx, intactEvery) == nil {
-		patient, cancel := context.WithTimeout(ctx, intactEvery)
-		err := t.sameTopics(patient, missing)
-		if err == nil {
-			err = t.intact(patient, t.adm())
-		}
-		t.permitted(patient)
-		cancel()
+		err := agreed(ctx, func() error {
+			patient, cancel := context.WithTimeout(ctx, intactEvery)
+			defer cancel()
+			defer t.permitted(patient)
+			if err := t.sameTopics(patient, missing); err != nil {
+				return err
+			}
+			return t.intact(patient, t.adm())
+		})
 		if cluster.IsFinal(err) {
 			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "a topic has lost what the pipeline needs", Err: err})
 			return err

@@ -3,7 +3,9 @@ package kafkatxn
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -353,5 +355,65 @@ func TestAnOffsetOfAnEarlierInputIsRefused(t *testing.T) {
 			kafkatest.Must(t, kadm.NewClient(late).CommitAllOffsets(b.Context(), group, offsets))
 			b.damaged(opts, "topic in was deleted and made again, and group "+group+" has the offsets of the former one")
 		})
+	}
+}
+
+// TestOneLaggingBrokerIsNoDamage has an answer with topics that were replaced meanwhile, once at the
+// start and once while the pipeline runs.
+func TestOneLaggingBrokerIsNoDamage(t *testing.T) {
+	t.Parallel()
+	for _, stage := range []*Repartition{nil, {}} {
+		for _, stale := range []string{"in", "g-keys", "g-repartition"} {
+			if stage == nil && stale == "g-repartition" {
+				continue
+			}
+			inBubble(t, 2, func(b *bubble) {
+				opts := b.options()
+				opts.Repartition = stage
+				b.more(opts, 0)
+				var lagging atomic.Bool
+				b.Cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
+					b.Cluster.KeepControl()
+					asked := req.(*kmsg.MetadataRequest)
+					if !slices.ContainsFunc(asked.Topics, func(t kmsg.MetadataRequestTopic) bool { return t.Topic != nil && *t.Topic == stale }) || !lagging.CompareAndSwap(true, false) {
+						return nil, nil, false
+					}
+					answer := asked.ResponseKind().(*kmsg.MetadataResponse)
+					for _, of := range asked.Topics {
+						topic := kmsg.NewMetadataResponseTopic()
+						info := b.Cluster.TopicInfo(*of.Topic)
+						topic.Topic, topic.TopicID = of.Topic, info.TopicID
+						if *of.Topic == stale {
+							topic.TopicID[0]++
+						}
+						for number := range 2 {
+							p := kmsg.NewMetadataResponseTopicPartition()
+							p.Partition, p.Replicas, p.ISR = int32(number), []int32{0}, []int32{0}
+							topic.Partitions = append(topic.Partitions, p)
+						}
+						answer.Topics = append(answer.Topics, topic)
+					}
+					broker := kmsg.NewMetadataResponseBroker()
+					broker.Host, broker.Port = "127.0.0.1", 9092
+					answer.Brokers = append(answer.Brokers, broker)
+					return answer, nil, true
+				})
+				p := b.start(opts)
+				b.Write(counted(0, "first", "g", 1, time.Now()))
+				p.Wait(1, kafkatest.Settled)
+				for range 3 {
+					lagging.Store(true)
+					select {
+					case <-p.Done:
+						t.Fatalf("%s of %v: it ended: %v", stale, stage, p.Err)
+					case <-time.After(time.Minute):
+					}
+					if lagging.Load() {
+						t.Fatalf("%s of %v: nobody asked", stale, stage)
+					}
+				}
+				p.Stop()
+			})
+		}
 	}
 }

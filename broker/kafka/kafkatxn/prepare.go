@@ -117,7 +117,7 @@ func (t checks) check(ctx context.Context) error {
 			}
 		}
 	}
-	if err := losses(t).intact(ctx, adm); err != nil {
+	if err := agreed(ctx, func() error { return losses(t).intact(ctx, adm) }); err != nil {
 		return err
 	}
 	return t.readLimits(ctx, adm)

@@ -86,7 +86,7 @@ func (t *repartitioned) partitioner() *repartition.Partitioner {
 	if t.chain.Aggregate != nil {
 		opts.By = t.chain.Aggregate.By
 		opts.FilterMap = func(ctx context.Context, d pipeline.Delivery) ([]byte, bool, error) {
-			return t.chain.CallFilterMap(ctx, &d.Message, d.Key, t.timeouts.Transaction)
+			return t.chain.CallFilterMap(ctx, &d, t.timeouts.Transaction)
 		}
 	}
 	return repartition.NewPartitioner(opts)

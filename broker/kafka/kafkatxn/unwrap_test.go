@@ -239,6 +239,53 @@ func TestAMessageThatCannotBeUnwrappedIsTreatedAsOneWithoutAKey(t *testing.T) {
 	}
 }
 
+// TestARedrivenMessageIsKnownByTheHeadersOfItsEnvelope: the message inside has other headers, and a
+// message that is late takes effect when it is redriven.
+func TestARedrivenMessageIsKnownByTheHeadersOfItsEnvelope(t *testing.T) {
+	t.Parallel()
+	for name, by := range map[string]func(o *TransactorOptions){
+		"window": func(o *TransactorOptions) { o.Window, o.EventTime = time.Minute, &EventTime{Grace: time.Second} },
+		"first": func(o *TransactorOptions) {
+			o.Keep = &stream.Keep{First: ruleFor(t, ".at"), Grace: time.Second, Idle: semel.Forever}
+		},
+	} {
+		var told []int
+		want := []int{2}
+		tr := try(t, func(o *TransactorOptions) {
+			by(o)
+			o.Unwrap = func(m semel.Message) (semel.Message, error) {
+				inner, err := openEnvelope(m)
+				inner.Headers = nil
+				return inner, err
+			}
+			o.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
+				told = append(told, d.Redrive)
+				return d.Body, true, nil
+			}
+			if o.Keep != nil {
+				return
+			}
+			want = []int{2, 2}
+			o.Transform = func(_ context.Context, d pipeline.Delivery) ([]*kgo.Record, error) {
+				told = append(told, d.Redrive)
+				return []*kgo.Record{{Value: d.Body}}, nil
+			}
+		})
+		send := func(id string, second int, headers ...string) TrialOutcome {
+			at := tr.base.Add(time.Duration(second) * time.Second).UnixMilli()
+			return tr.at(300, 300, id, fmt.Sprintf(`%d<{"at":%d}>`, at, at), headers...)
+		}
+		send("b", 300)
+		if o := send("a", 10); o.Decision != semel.Late {
+			t.Errorf("%s: a message that is late: %+v", name, o)
+		}
+		told = nil
+		if o := send("a", 10, pipeline.RedriveHeader, "2"); o.Decision != semel.Fresh || len(o.Outputs) != 1 || !slices.Equal(told, want) {
+			t.Errorf("%s: when it is redriven: %+v; the functions are told %v", name, o, told)
+		}
+	}
+}
+
 // TestUnwrapNeedsATopicForParkedMessages, whatever happens to messages without a key.
 func TestUnwrapNeedsATopicForParkedMessages(t *testing.T) {
 	t.Parallel()

@@ -69,7 +69,7 @@ func (d *dedup) Process(ctx context.Context, r *Record) (Outcome, error) {
 // before the window.
 func (d *dedup) late(ctx context.Context, r *Record, when int64) (Outcome, error) {
 	switch {
-	case r.Resumed || d.isRedriven(r):
+	case r.Resumed || d.redrives(r) > 0:
 		return d.remember(ctx, r, d.Keys.StreamTime, &d.Counts.Fresh)
 	case d.DeliverLate:
 		return d.remember(ctx, r, when, &d.Counts.Late)

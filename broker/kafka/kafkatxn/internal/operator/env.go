@@ -182,13 +182,15 @@ func (e *Env) KeyOf() (k semel.Key, ok bool) {
 // hashOf returns bits of a digest, which are uniform.
 func hashOf(d *semel.Digest) uint64 { return binary.LittleEndian.Uint64(d[8:]) }
 
-// isRedriven reports whether a record was redriven.
-func (e *Env) isRedriven(r *Record) bool {
-	if len(r.Headers) == 0 {
-		return false
+// redrives returns how often a record was redriven. The record as it was read says it, because an
+// Unwrap may leave its headers out.
+func (e *Env) redrives(r *Record) int {
+	read := cmp.Or(r.outer, r.Record)
+	if len(read.Headers) == 0 {
+		return 0
 	}
-	e.note(r)
-	return header.Redrives(&e.message) > 0
+	record.Fill(&e.message, read)
+	return header.Redrives(&e.message)
 }
 
 // Fail applies the policy to a record that cannot be delivered.

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
+	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -21,13 +22,14 @@ type filter struct {
 
 // Process implements Operator.
 func (f *filter) Process(ctx context.Context, r *Record) (Outcome, error) {
+	redrives := f.redrives(r)
 	m := f.Fill(r)
 	k, _ := f.KeyOf() // without a key (OnMissing: MissingPass) it is zero
 	most := f.Most
 	if f.Emits {
 		most /= 2 // it follows other records of its transaction
 	}
-	body, pass, err := f.CallFilterMap(ctx, m, k, most)
+	body, pass, err := f.CallFilterMap(ctx, &pipeline.Delivery{Message: *m, Key: k, Attempt: 1, Redrive: redrives}, most)
 	switch {
 	case errors.Is(err, state.ErrAgain):
 		return NoRow, err

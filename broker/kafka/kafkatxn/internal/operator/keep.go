@@ -139,7 +139,7 @@ func (h *holder) hold(ctx context.Context, r *Record, id string) (Outcome, error
 // late decides a record that is older than the watermark allows. A redriven record is never
 // late, if no other one of its key took effect.
 func (h *holder) late(ctx context.Context, r *Record) (Outcome, error) {
-	if h.Keep.First != nil && h.isRedriven(r) {
+	if h.Keep.First != nil && h.redrives(r) > 0 {
 		return h.remember(ctx, r, h.Keys.StreamTime, &h.Counts.Fresh)
 	}
 	h.Counts.Late++

@@ -10,7 +10,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/header"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/budget"
@@ -70,16 +69,15 @@ func (o *Options) NewBudget(interval time.Duration) budget.Transaction {
 	return budget.NewTransaction(interval, o.Most, o.calls())
 }
 
-// CallFilterMap calls the FilterMap for a message. If it takes longer than most, the error is
-// permanent, because no transaction with the record would commit. If ctx has ended, the error
-// wraps state.ErrAgain.
-func (o *Options) CallFilterMap(ctx context.Context, m *semel.Message, k semel.Key, most time.Duration) (body []byte, pass bool, err error) {
+// CallFilterMap calls the FilterMap. If it takes longer than most, the error is permanent, because
+// no transaction with the record would commit. If ctx has ended, the error wraps state.ErrAgain.
+func (o *Options) CallFilterMap(ctx context.Context, d *pipeline.Delivery, most time.Duration) (body []byte, pass bool, err error) {
 	if o.FilterMap == nil {
-		return m.Body, true, nil
+		return d.Body, true, nil
 	}
 	limited := budget.Within(ctx, most, SlowError{most, o.Most})
 	defer limited.Stop()
-	body, pass, err = o.FilterMap.Call(limited, pipeline.Delivery{Message: *m, Key: k, Attempt: 1, Redrive: header.Redrives(m)})
+	body, pass, err = o.FilterMap.Call(limited, *d)
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:

@@ -10,7 +10,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/header"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/internal/retry"
@@ -68,10 +67,11 @@ func (t *transforming) call(ctx context.Context, r *Record, attempt int) (output
 			err = fmt.Errorf("the transform panicked: %v", p)
 		}
 	}()
+	redrives := t.redrives(r)
 	t.Fill(r)
 	k, ok := t.KeyOf()
 	t.message.Body = r.Value
-	outputs, err = t.Transform(ctx, pipeline.Delivery{Message: t.message, Key: k, Attempt: attempt, Redrive: header.Redrives(&t.message)})
+	outputs, err = t.Transform(ctx, pipeline.Delivery{Message: t.message, Key: k, Attempt: attempt, Redrive: redrives})
 	if i := slices.Index(outputs, nil); i >= 0 && err == nil {
 		return nil, fmt.Errorf("output %d of the Transform is nil: leave it out", i)
 	}
@@ -121,7 +121,7 @@ type passing struct{ *Partition }
 // Process implements Operator.
 func (p *passing) Process(ctx context.Context, r *Record) (Outcome, error) {
 	headers := r.Headers
-	if p.isRedriven(r) {
+	if p.redrives(r) > 0 {
 		r.Headers = record.AppendOwn(nil, r.Headers, pipeline.RedriveHeader)
 	}
 	if p.KeyHeaders {

@@ -69,6 +69,7 @@ func (p *Partitioner) Choose(ctx context.Context, r *kgo.Record) (id []byte, par
 	record.Fill(&p.message, r)
 	p.message.Origin.Identity = p.Identities[r.Topic]
 	when = r.Timestamp.UnixMilli()
+	redrives := header.Redrives(&p.message) // Unwrap may leave the header out
 	if p.Unwrap != nil {
 		inner, unreadable := p.Unwrap(p.message)
 		if unreadable != nil { // it is parked
@@ -85,7 +86,7 @@ func (p *Partitioner) Choose(ctx context.Context, r *kgo.Record) (id []byte, par
 		}
 	}
 	id, _ = p.ids.Of(&p.message) // without an id it is nil
-	by, err := p.group(ctx, id)
+	by, err := p.group(ctx, id, redrives)
 	if by == nil {
 		return id, p.without(r), when, err
 	}
@@ -107,12 +108,12 @@ func (p *Partitioner) Of(key []byte) int32 {
 
 // group returns the group key of the message with an id. Without an aggregate, or if the
 // message counts in no window, it returns the id.
-func (p *Partitioner) group(ctx context.Context, id []byte) ([]byte, error) {
+func (p *Partitioner) group(ctx context.Context, id []byte, redrives int) ([]byte, error) {
 	if p.groups == nil {
 		return id, nil
 	}
 	body, pass, err := p.FilterMap.Call(ctx, pipeline.Delivery{
-		Message: p.message, Key: semel.Key{Scope: p.Scope, ID: string(id)}, Attempt: 1, Redrive: header.Redrives(&p.message),
+		Message: p.message, Key: semel.Key{Scope: p.Scope, ID: string(id)}, Attempt: 1, Redrive: redrives,
 	})
 	if err != nil || !pass {
 		return id, err
