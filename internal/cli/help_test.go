@@ -133,6 +133,14 @@ func checkExamples(t *testing.T, path, examples string) {
 			line, _, _ = strings.Cut(line, " --listen ")
 			line = endedAfter("open http://127.0.0.1:", line+" --listen 127.0.0.1:0")
 		}
+		if strings.Contains(line, "semel serve") {
+			programtest.WriteFile(t, filepath.Join(dir, "api.yaml"), "stores: { keys: { embedded: { path: keys } } }\n")
+			line, _, _ = strings.Cut(line, " --listen ")
+			if !strings.Contains(line, " --socket ") {
+				line += " --listen 127.0.0.1:0"
+			}
+			line = endedAt("serve", line+" --admin off")
+		}
 		if strings.Contains(line, "semel status ") {
 			address := servicestest.FreeAddr(t)
 			running := programtest.CopyConfig(t, ", follow: true", "")
