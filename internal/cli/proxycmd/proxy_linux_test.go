@@ -12,8 +12,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/test/programtest"
 )
 
@@ -135,6 +138,20 @@ func (a answer) problem(t *testing.T, status int, kind string) {
 	}
 }
 
+// afterLease repeats a request while another one is in flight, and returns the next answer.
+func afterLease(t *testing.T, ask func() answer) answer {
+	t.Helper()
+	var got answer
+	err := retry.Poll(t.Context(), time.Now().Add(4*semel.DefaultLease), func() bool {
+		got = ask()
+		return !strings.Contains(got.body, "/in-flight")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
 func TestProxyRunsARequestOnceOverAKill(t *testing.T) {
 	t.Parallel()
 	service, store := newCountingService(t), filepath.Join(t.TempDir(), "keys")
@@ -162,7 +179,8 @@ func TestProxyRunsARequestOnceOverAKill(t *testing.T) {
 	close(service.release)
 
 	proxy = startProxy(t, args...)
-	post(t, proxy.url+"/wait", "order-2", "", caller, alice).problem(t, http.StatusConflict, "outcome-unknown")
+	// The lease of the process that died goes on, because the request may still run.
+	afterLease(t, func() answer { return post(t, proxy.url+"/wait", "order-2", "", caller, alice) }).problem(t, http.StatusConflict, "outcome-unknown")
 	if got := post(t, proxy.url+"/orders", "order-1", "one", caller, alice); got.body != first.body || got.header.Get("Idempotent-Replayed") != "true" {
 		t.Errorf("after the restart: %+v", got)
 	}
@@ -180,6 +198,7 @@ func TestProxyRunsARequestOnceOverAKill(t *testing.T) {
 	<-service.reached
 	proxy.stop(t, os.Kill)
 	proxy = startProxy(t, args...)
+	afterLease(t, func() answer { return post(t, proxy.url+"/hang", "order-3", "", caller, alice) }).problem(t, http.StatusConflict, "outcome-unknown")
 	programtest.Run(t, "", "keys", "resolve", "order-3", "--caller", alice, "--as", "done", "--reason", "it is in the ledger", "--store", store).Check(t, term.ExitDone, "as done")
 	settled := post(t, proxy.url+"/hang", "order-3", "", caller, alice)
 	settled.problem(t, http.StatusConflict, "response-not-kept")
