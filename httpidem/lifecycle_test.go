@@ -1,6 +1,8 @@
 package httpidem_test
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -53,6 +55,38 @@ func TestARequestMayRunLongerThanALease(t *testing.T) {
 		go func() { first <- do().Code }()
 		<-first
 		s.mustHaveRun(t, 2)
+	})
+}
+
+// notExtended is a store that does not answer when a lease is extended.
+type notExtended struct{ semel.Store }
+
+func (notExtended) Extend(ctx context.Context, _ []semel.ExtendRequest, _ []semel.ExtendAnswer) error {
+	<-ctx.Done()
+	return fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, ctx.Err())
+}
+
+// net/http takes a handler that writes nothing for an empty 200. A handler that returned
+// because its lease was lost has not said that.
+func TestAHandlerThatGivesUpWithItsLeaseHasNotAnswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{handle: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }}
+		handler, err := httpidem.New(newGuard(t, notExtended{newStore(t)}, hold), s, &httpidem.Options{Scope: httpidem.Global})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, which := range []string{"first", "repeated"} {
+			r := httptest.NewRequest(http.MethodPost, "/", nil)
+			r.Header.Set("Idempotency-Key", "k")
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			got := &reply{Response: w.Result(), body: w.Body.Bytes()}
+			if got.StatusCode == 200 || got.problem() != string(httpidem.OutcomeUnknown) {
+				t.Errorf("the %s request got %d %q, want the problem %s", which, got.StatusCode, got.body, httpidem.OutcomeUnknown)
+			}
+		}
+		s.mustHaveRun(t, 1)
 	})
 }
 

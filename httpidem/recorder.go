@@ -214,6 +214,9 @@ func (c *recorder) send(f *refusal) bool {
 func (c *recorder) answer() (*answer, fate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.fate == answered && c.status == 0 && c.work.Err() != nil {
+		c.fate = unknown // it gave up because its lease was lost
+	}
 	if c.fate != answered {
 		return nil, c.fate
 	}

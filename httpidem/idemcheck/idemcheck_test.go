@@ -38,8 +38,9 @@ func targetOf(t *testing.T, upstream *idemcheck.Upstream, wrap func(upstream htt
 	return idemcheck.Options{Targets: []*url.URL{front}, Probe: address}
 }
 
-// lease is short, so that a request can take longer.
-const lease = time.Second
+// lease is short, so that a request can take longer, and long enough to be extended on a
+// machine that is busy.
+const lease = 3 * time.Second
 
 func guarded(t *testing.T, next http.Handler, strict bool) http.Handler {
 	t.Helper()
