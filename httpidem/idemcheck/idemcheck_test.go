@@ -40,7 +40,7 @@ func targetOf(t *testing.T, upstream *idemcheck.Upstream, wrap func(upstream htt
 
 // lease is short, so that a request can take longer, and long enough to be extended on a
 // machine that is busy.
-const lease = 3 * time.Second
+const lease = 2 * time.Second
 
 func guarded(t *testing.T, next http.Handler, strict bool) http.Handler {
 	t.Helper()
