@@ -131,12 +131,14 @@ func tooLarge(t *testing.T, sink *Sink) {
 
 func TestTooLargeRecordFailsAlone(t *testing.T) {
 	t.Parallel()
-	limit, compress := "2000", kgo.ProducerBatchCompression(kgo.NoCompression())
+	limit := "2000"
+	// Each client needs its own option, because it changes the slice.
+	compress := func() kgo.Opt { return kgo.ProducerBatchCompression(kgo.NoCompression()) }
 	t.Run("on a fake broker", func(t *testing.T) {
 		t.Parallel()
 		inRealTime(t, 1, func(b *bubble) {
 			kafkatest.Must(t, b.Cluster.CreateTopic("small", 1, map[string]string{"max.message.bytes": limit}))
-			sink, _ := b.sink(func(o *SinkOptions) { o.Topic, o.Client = "small", append(o.Client, compress) })
+			sink, _ := b.sink(func(o *SinkOptions) { o.Topic, o.Client = "small", append(o.Client, compress()) })
 			tooLarge(t, sink)
 			kafkatest.Must(t, sink.Close(t.Context()))
 		})
@@ -149,7 +151,7 @@ func TestTooLargeRecordFailsAlone(t *testing.T) {
 		defer client.Close()
 		_, err = kadm.NewClient(client).CreateTopic(t.Context(), 1, 1, map[string]*string{"max.message.bytes": &limit}, topic)
 		kafkatest.Must(t, err)
-		sink, err := OpenSink(t.Context(), &SinkOptions{Client: append(kafkatest.Quick(brokers), kgo.UnknownTopicRetries(-1), compress), Topic: topic})
+		sink, err := OpenSink(t.Context(), &SinkOptions{Client: append(kafkatest.Quick(brokers), kgo.UnknownTopicRetries(-1), compress()), Topic: topic})
 		kafkatest.Must(t, err)
 		tooLarge(t, sink)
 		kafkatest.Must(t, sink.Close(t.Context()))
