@@ -142,10 +142,10 @@ func (f *divider) findContext(file *os.File, packed io.Reader, offset int64) err
 		return f.findArray(file, offset)
 	case f.opts.Format == JSON:
 		var last lastSign
-		_, err := io.Copy(&last, before)
-		if f.inArray, _ = framing.ArrayBefore(last.sign); err != nil { // behind white space alone no array has begun
+		if _, err := io.Copy(&last, before); err != nil {
 			return explain(f.path, err)
 		}
+		f.inArray, _ = framing.ArrayBefore(last.sign) // not known: behind white space alone, no array has begun
 	}
 	if packed != nil {
 		if _, err := io.Copy(io.Discard, before); err != nil {
