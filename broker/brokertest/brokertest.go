@@ -115,7 +115,8 @@ type SourcePlace struct {
 	// goroutine calls it, while sources come and go. Where a message is
 	// answered when it is settled, Produce does not wait for that.
 	Produce func(ctx context.Context, list []Numbered) error
-	// Open opens the source. The suite closes it before it opens the next.
+	// Open opens the source. The case with two consumers calls it from two goroutines at once;
+	// the others close a source before they open the next.
 	Open func(ctx context.Context) (pipeline.Source, error)
 	// Again deletes the place and its messages, and makes an empty place with the same name: a
 	// topic that is created again, a replaced file, numbers that start again. No source is open.

@@ -2,6 +2,7 @@ package brokertest
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 
 	"github.com/semel-dev/semel/pipeline"
@@ -36,13 +37,14 @@ func BenchmarkSink(b *testing.B) {
 func newFaultySource(_ testing.TB, b sourceBug, restarted *int) SourcePlace {
 	const partitions = 3
 	s := newMemoryQueue(partitions)
-	var open *faultySource
+	var open atomic.Pointer[faultySource]
 	place := SourcePlace{
 		Partitions: partitions,
 		Produce:    s.produce,
 		Open: func(context.Context) (pipeline.Source, error) {
-			open = &faultySource{queueSource: s.open(), bug: b}
-			return open, nil
+			source := &faultySource{queueSource: s.open(), bug: b}
+			open.Store(source)
+			return source, nil
 		},
 		Again: s.again,
 	}
@@ -52,7 +54,7 @@ func newFaultySource(_ testing.TB, b sourceBug, restarted *int) SourcePlace {
 				*restarted++
 			}
 			if b == losesInRestart {
-				open.lose()
+				open.Load().lose()
 			}
 			return nil
 		}

@@ -328,7 +328,7 @@ func TestProxySaysOfHowManyRequestsTheOutcomeIsUnknown(t *testing.T) {
 	t.Parallel()
 	service, dir := newCountingService(t), t.TempDir()
 	defer close(service.release)
-	file := proxyFile(t, dir, service.URL, "  scope: global\nshutdown: 50ms\n")
+	file := proxyFile(t, dir, service.URL, "  scope: global\n  lease: 5s\nshutdown: 50ms\n")
 	proxy := startProxy(t, file)
 	go func() { _, _ = send(http.MethodPost, proxy.url+"/wait", "k", "x") }() // the proxy ends first
 	<-service.reached
@@ -336,7 +336,7 @@ func TestProxySaysOfHowManyRequestsTheOutcomeIsUnknown(t *testing.T) {
 		t.Errorf("exit status %d: %s", status, proxy.log())
 	}
 	proxy = startProxy(t, file)
-	post(t, proxy.url+"/wait", "k", "x").problem(t, http.StatusConflict, "outcome-unknown")
+	afterLease(t, func() answer { return post(t, proxy.url+"/wait", "k", "x") }).problem(t, http.StatusConflict, "outcome-unknown")
 }
 
 // A store that stalls does not delay the end of a drain, which says how many answers it has
