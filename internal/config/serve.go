@@ -124,7 +124,7 @@ func serveMapping(s *Serve) schema.Mapping {
 func serveCallerMapping(c *ServeCaller) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
-			parsedList("tokens", &c.Tokens, parseDigest, "SHA-256 digests of its bearer tokens, in 64 hexadecimal digits, as `printf %s TOKEN | sha256sum` prints them. Two at a time allow a change."),
+			parsedList("tokens", &c.Tokens, parseDigest, "SHA-256 digests of its bearer tokens, in 64 hexadecimal digits, as `sha256sum` prints them for the token without a line end. Two at a time allow a change."),
 			schema.TextField("certificate", &c.Certificate, "Its name in a client certificate: `uri:…`, `email:…`, `dns:…` or `subject:…`."),
 			schema.ChoiceField("role", &c.Role, "`worker` claims, completes, releases, extends and looks up. `viewer` looks up and lists, without results. `operator` does that all, resolves and removes.", "worker", "viewer", "operator").Need(),
 			schema.TextsField("scopes", &c.Scopes, "Scopes of its keys. `payments/*` stands for all that begin so, and `*` for all.").Need(),
