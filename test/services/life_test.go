@@ -336,7 +336,7 @@ func TestInstallationSelectsPackagesInOrder(t *testing.T) {
 		want  string
 	}{
 		{[]string{"promtool", "standby", "postgres-15"}, "postgres-15 promtool"},
-		{nil, "curl elasticmq java-17 kafka-4.3 maven nats-2 pgbouncer postgres-15 promtool rabbitmq-3.10 redis-7.0 redisbloom"},
+		{nil, "curl elasticmq java-17 kafka-4.3 maven nats-2 pgbouncer postgres-15 promtool python-3 rabbitmq-3.10 redis-7.0 redisbloom"},
 	} {
 		names, err := services.SelectPackages(test.names)
 		if got := strings.Join(names, " "); err != nil || got != test.want {
