@@ -78,6 +78,8 @@ func (e *exchange) end() {
 // errReleased is the error of an effect that did not happen. The client has its answer.
 var errReleased = errors.New("the response says that the request took no effect")
 
+var errNotWhole = errors.New("httpidem: there is no whole response")
+
 // run is the effect of the request.
 func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
 	if e.c == nil && !e.keys.take(e.caller) {
@@ -109,8 +111,10 @@ func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
 		return nil, fmt.Errorf("httpidem: the response is longer than %d bytes", e.held.most)
 	case known == released:
 		return nil, errReleased
+	case known == unknown && e.held != nil:
+		return nil, errNotWhole // and so its transaction is rolled back
 	case known == unknown:
-		return nil, fmt.Errorf("httpidem: there is no whole response: %w", semel.ErrOutcomeUnknown)
+		return nil, fmt.Errorf("%w: %w", errNotWhole, semel.ErrOutcomeUnknown)
 	}
 	return e.opts.encrypt(kept.encode(), e.call.Key), nil
 }
@@ -151,7 +155,10 @@ func (e *exchange) respond(out semel.Outcome, result settled) {
 	case e.held != nil && out.Decision != semel.Duplicate && (err == nil || errors.Is(err, errReleased)):
 		e.held.send(e.w)
 	case e.held == nil && e.c != nil && e.c.sent():
-		e.c.end() // if the store has failed since, the key stays claimed
+		// If the store has failed since, the key stays claimed.
+		if !e.c.end() && e.r.Context().Value(http.ServerContextKey) != nil {
+			panic(http.ErrAbortHandler) // the only way in which net/http ends a response as a broken one
+		}
 	default:
 		e.answer(result)
 	}

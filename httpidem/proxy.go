@@ -107,7 +107,8 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer waited.Stop()
 	defer func() {
 		// A service does not undo its work because its response is of no use.
-		if cause := recover(); cause != nil && !(cause == http.ErrAbortHandler && c.wasCutOff()) {
+		cause, cut := recover(), c.wasCutOff()
+		if cause != nil && !(cause == http.ErrAbortHandler && cut) {
 			panic(cause)
 		}
 	}()
@@ -191,7 +192,8 @@ type lateKey struct{}
 
 // RoundTrip sends a request. An error of a request that was not sent is errUnsent.
 func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
-	if recorderOf(r.Context()) == nil {
+	c := recorderOf(r.Context())
+	if c == nil {
 		return p.transport.RoundTrip(r)
 	}
 	var sent atomic.Bool
@@ -201,22 +203,29 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("%w: %w", errUnsent, err)
 	}
 	if late, ok := r.Context().Value(lateKey{}).(*time.Timer); ok && err == nil {
-		resp.Body = moving{resp.Body, late, p.opts.Timeout + p.opts.Late}
+		resp.Body = moving{resp.Body, c, late, p.opts.Timeout + p.opts.Late}
 	}
 	return resp, err
 }
 
-// moving is a body that may take long, but not stall: each read delays the timer.
+// moving is a body that may take long, but not stall: each read delays the timer. Its
+// recorder gets to know how it ended: outside of net/http, httputil takes a response that
+// broke off for a whole one.
 type moving struct {
 	io.ReadCloser
-	late *time.Timer
-	most time.Duration
+	recorder *recorder
+	late     *time.Timer
+	most     time.Duration
 }
 
 // Read implements io.Reader.
 func (m moving) Read(data []byte) (int, error) {
 	m.late.Reset(m.most)
-	return m.ReadCloser.Read(data)
+	n, err := m.ReadCloser.Read(data)
+	if err != nil {
+		m.recorder.upstream(err)
+	}
+	return n, err
 }
 
 var errUnsent = errors.New("nothing was sent")

@@ -3,6 +3,7 @@ package httpidem
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -50,6 +51,13 @@ type recorder struct {
 	rest   int64  // what is still to come of it
 	last   []byte // the last byte of the response, which the client gets from end
 	full   bool   // the response is not kept whole
+
+	// What tells a whole response from a part of one: see isPart.
+	empty     bool // its status has no body, whatever its header says
+	early     bool // it began before its handler could know that the lease was lost, or was flushed
+	ended     bool // the proxy has seen its end
+	withdrawn bool // its handler wanted to answer with an error after it had begun
+	unwanted  bool // it was cut off, because it is not kept and the client has left
 }
 
 func newRecorder(w http.ResponseWriter, r *http.Request, opts *Options, memory *reservation) *recorder {
@@ -74,13 +82,18 @@ func (c *recorder) WriteHeader(status int) {
 
 func (c *recorder) writeHeader(status int) {
 	if c.status != 0 {
+		c.withdrawn = c.withdrawn || status >= 500 && c.status < 500
 		return
 	}
 	for _, name := range []string{c.opts.Profile.Marker, Executed, Expires} {
 		delete(c.header, name) // only a replay has it
 	}
 	if status >= 200 {
-		c.status, c.length = status, c.header.Get("Content-Length")
+		c.empty = status == http.StatusNoContent || status == http.StatusNotModified
+		if c.status = status; !c.empty {
+			c.length = c.header.Get("Content-Length")
+		}
+		c.early = c.work.Err() == nil
 		c.rest, _ = strconv.ParseInt(c.length, 10, 64) // 0 if the end of the response is that of its handler
 		c.keep()
 	}
@@ -142,7 +155,9 @@ func (c *recorder) Write(data []byte) (int, error) {
 	}
 	if c.full && c.client == nil {
 		// The response may have no end. A handler may undo its work because of the error.
-		c.fate = unknown
+		if c.fate == answered {
+			c.fate, c.unwanted = unknown, true
+		}
 		return 0, errUnwanted
 	}
 	return len(data), nil
@@ -159,12 +174,26 @@ func (c *recorder) pass(data []byte) {
 }
 
 // end passes the last byte of a response on. A response without a Content-Length ends
-// with its handler.
-func (c *recorder) end() {
+// with its handler. It returns false if the client has a part of a response, which it must
+// not take for the whole.
+func (c *recorder) end() (whole bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.fate == unknown {
+		return c.client == nil
+	}
 	c.pass(c.last)
 	c.last = nil
+	return true
+}
+
+// upstream notes how the response of a service ended: with io.EOF, or it broke off.
+func (c *recorder) upstream(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended = errors.Is(err, io.EOF); !c.ended {
+		c.fate = unknown
+	}
 }
 
 var errUnwanted = errors.New("httpidem: the client has left, and the response is not kept")
@@ -174,6 +203,7 @@ func (c *recorder) Flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.writeHeader(http.StatusOK)
+	c.early = true
 	if c.client != nil {
 		_ = http.NewResponseController(c.client).Flush() // it fails if the client has left
 	}
@@ -214,8 +244,8 @@ func (c *recorder) send(f *refusal) bool {
 func (c *recorder) answer() (*answer, fate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fate == answered && c.status == 0 && c.work.Err() != nil {
-		c.fate = unknown // it gave up because its lease was lost
+	if c.fate == answered && c.isPart() {
+		c.fate = unknown
 	}
 	if c.fate != answered {
 		return nil, c.fate
@@ -225,8 +255,8 @@ func (c *recorder) answer() (*answer, fate) {
 	if c.opts.released(c.status, c.header) {
 		return nil, released
 	}
-	if c.length != "" && c.length != strconv.Itoa(len(c.kept.body)) && c.status != http.StatusNoContent && c.status != http.StatusNotModified {
-		c.full = true // the client has seen a broken response
+	if c.length != "" && c.length != strconv.Itoa(len(c.kept.body)) {
+		c.full = true // it is longer than it said
 	}
 	c.kept.at = time.Now()
 	if c.opts.window != semel.Forever {
@@ -242,6 +272,26 @@ func (c *recorder) answer() (*answer, fate) {
 		slices.SortStableFunc(c.kept.header, func(a, b line) int { return strings.Compare(a.name, b.name) })
 	}
 	return &c.kept, answered
+}
+
+// isPart reports whether the handler returned before the end of its response. A handler
+// that returns because its lease was lost says nothing: a response that was on its way
+// then is whole only if it has reached its length.
+func (c *recorder) isPart() bool {
+	switch {
+	case c.ended:
+		return false
+	case c.withdrawn:
+		return true
+	case c.status == 0:
+		return c.work.Err() != nil
+	case c.empty:
+		return false
+	case c.length != "":
+		return c.rest > 0
+	default:
+		return c.early && c.work.Err() != nil
+	}
 }
 
 // trailers passes the trailers on, which the handler has set behind its response. An
@@ -262,11 +312,10 @@ func (c *recorder) trailers() {
 func (c *recorder) wasCutOff() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.full || c.client != nil {
-		return false
+	if c.unwanted {
+		c.fate = answered
 	}
-	c.fate = answered
-	return true
+	return c.unwanted
 }
 
 // sent reports whether the client has got an answer, or the beginning of one.
