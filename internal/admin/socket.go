@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/semel-dev/semel/internal/listen"
 )
 
 // socketName is the name of the socket in the directory of a store. The store ignores
@@ -33,7 +35,7 @@ func ListenIn(dir string) (net.Listener, error) {
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(at, socketTemp)})
+	listener, err := listen.Unix(filepath.Join(at, socketTemp))
 	if err != nil {
 		return nil, err
 	}

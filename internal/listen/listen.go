@@ -1,6 +1,7 @@
 package listen
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,12 +13,12 @@ import (
 // Socket listens on a unix socket, which the group of the process may use too. It replaces
 // the socket of a process that has ended.
 func Socket(path string) (net.Listener, error) {
-	listener, err := net.Listen("unix", path)
+	listener, err := Unix(path)
 	if errors.Is(err, syscall.EADDRINUSE) && abandoned(path) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
-		listener, err = net.Listen("unix", path)
+		listener, err = Unix(path)
 	}
 	if err != nil {
 		return nil, err
@@ -27,6 +28,16 @@ func Socket(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
 	return listener, nil
+}
+
+// Unix listens on a unix socket that only the user of this process can use. A caller that wants
+// more users changes its mode afterwards: the other way round, anybody could connect meanwhile.
+func Unix(path string) (*net.UnixListener, error) {
+	listener, err := private().Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return listener.(*net.UnixListener), nil
 }
 
 // abandoned reports whether nobody listens on a socket.
