@@ -29,7 +29,6 @@ const mostHomes, mostBackward = 3, 20
 // refer to each other more. A figure must fall when it can: the test fails if it is too high.
 var (
 	spread = map[string]exception{
-		"store/logstore.Store":        {16, aVerb + "; the write path is to become a type of its own"},
 		"store/redisstore.Store":      {12, aVerb},
 		"store/pgstore.Store":         {9, aVerb},
 		"store/pgstore.session":       {5, aVerb},

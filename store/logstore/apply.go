@@ -80,19 +80,19 @@ func (l *loader) apply(img *image) error {
 func (l *loader) merge() {
 	s := l.store
 	for _, w := range l.workers {
-		s.index.count += w.tally.count
-		s.index.bytes += w.tally.bytes
+		s.finder.index.count += w.tally.count
+		s.finder.index.bytes += w.tally.bytes
 		for d, c := range w.claims {
 			if c.isAbandoned(l.now) {
 				continue
 			}
-			s.putClaim(&d, &c)
+			s.keys.claims.put(&d, &c)
 			// Otherwise the log would not show that another owner took this key,
 			// and the next open would accept the old token again. Nobody takes over a
 			// claim with Hold.
 			s.opts.DurableClaims = s.opts.DurableClaims || c.lasts() && !c.hold
 		}
-		maps.Copy(s.values, w.values)
+		maps.Copy(s.committer.named, w.values)
 	}
 }
 
@@ -157,7 +157,7 @@ func (w *worker) record(img *image, r record) error {
 }
 
 func (w *worker) bad(img *image, r record) error {
-	return w.loader.store.corrupt(img.segment, r.off, errors.New("cannot decode the entries of a record"))
+	return w.loader.store.dir.corrupt(img.segment, r.off, errors.New("cannot decode the entries of a record"))
 }
 
 // add queues a compact entry.
@@ -189,7 +189,7 @@ func (w *worker) flush(img *image) error {
 //
 //go:noinline
 func (w *worker) touch() (sum uint64) {
-	x := &w.loader.store.index
+	x := &w.loader.store.finder.index
 	for _, p := range w.group {
 		if s := &x.shards[p.shard]; len(s.slots) > 0 {
 			sum += s.slots[s.home(p.tag)]
@@ -205,7 +205,7 @@ func (w *worker) put(img *image, p pending) error {
 	if len(w.claims) > 0 {
 		delete(w.claims, d)
 	}
-	s := &l.store.index.shards[p.shard]
+	s := &l.store.finder.index.shards[p.shard]
 	pos := img.segment.position(p.off)
 	for i := s.seek(p.tag); s.has(i, p.tag); i++ {
 		same, err := w.sameKey(img, s.pos(i), &d)
@@ -231,13 +231,13 @@ func (w *worker) put(img *image, p pending) error {
 // sameKey reports whether the entry at an earlier position has the given
 // digest.
 func (w *worker) sameKey(img *image, pos uint64, d *semel.Digest) (bool, error) {
-	g, off := w.loader.store.log.at(pos), offset(pos)
+	g, off := w.loader.store.log.segments.at(pos), offset(pos)
 	if g == img.segment {
 		return semel.Digest(img.bytes[off:]) == *d, nil
 	}
 	var b semel.Digest
 	if _, err := g.file.ReadAt(b[:], int64(off)); err != nil {
-		return false, w.loader.store.corrupt(g, off, err)
+		return false, w.loader.store.dir.corrupt(g, off, err)
 	}
 	return b == *d, nil
 }

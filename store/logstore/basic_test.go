@@ -36,7 +36,7 @@ func reopen(t testing.TB, s *Store) *Store {
 		t.Fatalf("Close: %v", err)
 	}
 	opts := s.opts
-	return open(t, s.dir, &opts)
+	return open(t, s.dir.path, &opts)
 }
 
 func key(n int) semel.Key { return semel.Key{Scope: "test", ID: fmt.Sprintf("id-%d", n)} }
@@ -117,8 +117,8 @@ func TestKeysAreRememberedOverSegmentsAndReopening(t *testing.T) {
 			}
 		}
 	}
-	if s.active.num < 5 {
-		t.Errorf("the log has %d segments: the test does not cross any", s.active.num)
+	if s.log.active.num < 5 {
+		t.Errorf("the log has %d segments: the test does not cross any", s.log.active.num)
 	}
 }
 
@@ -179,12 +179,12 @@ func TestHeldClaimsAreUnknownAfterReopening(t *testing.T) {
 func TestOneProcessOpensAStore(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), nil)
-	_, err := Open(s.dir, nil)
+	_, err := Open(s.dir.path, nil)
 	var locked *vfs.LockedError
-	if !errors.As(err, &locked) || locked.Name != filepath.Join(s.dir, lockName) || !strings.HasPrefix(locked.Holder, fmt.Sprintf("process %d on ", os.Getpid())) {
+	if !errors.As(err, &locked) || locked.Name != filepath.Join(s.dir.path, lockName) || !strings.HasPrefix(locked.Holder, fmt.Sprintf("process %d on ", os.Getpid())) {
 		t.Fatalf("second Open: %v, want a LockedError with lock file and holder", err)
 	}
-	if !strings.Contains(err.Error(), "the store "+s.dir+" is held by "+locked.Holder) {
+	if !strings.Contains(err.Error(), "the store "+s.dir.path+" is held by "+locked.Holder) {
 		t.Errorf("second Open: %v does not name the store and the process", err)
 	}
 	if !errors.Is(err, semel.ErrStoreUnavailable) || semel.Classify(err) != semel.ClassRetryable {
@@ -194,7 +194,7 @@ func TestOneProcessOpensAStore(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	open(t, s.dir, nil)
+	open(t, s.dir.path, nil)
 }
 
 // TestLockedStoreWhoseHolderIsNotKnown opens a store while the process that
@@ -202,10 +202,10 @@ func TestOneProcessOpensAStore(t *testing.T) {
 func TestLockedStoreWhoseHolderIsNotKnown(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), nil)
-	if err := os.WriteFile(filepath.Join(s.dir, lockName), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.dir.path, lockName), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Open(s.dir, nil)
+	_, err := Open(s.dir.path, nil)
 	var locked *vfs.LockedError
 	if !errors.As(err, &locked) || locked.Holder != "another process" {
 		t.Fatalf("second Open: %v, want a LockedError of another process", err)

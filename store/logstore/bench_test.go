@@ -99,7 +99,7 @@ func BenchmarkClaimDoneBatches(b *testing.B) {
 			}
 			b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "claims/s")
 			c, _ := s.Count(b.Context())
-			b.ReportMetric(float64(s.index.bytes)/float64(c.Done), "indexB/id")
+			b.ReportMetric(float64(s.finder.index.bytes)/float64(c.Done), "indexB/id")
 		})
 	}
 }
@@ -169,7 +169,7 @@ func BenchmarkTx(b *testing.B) {
 			b.Fatalf("%d fresh, want %d", got, fresh)
 		}
 		c, _ := s.Count(b.Context())
-		b.ReportMetric(float64(s.index.bytes)/float64(c.Done), "indexB/id")
+		b.ReportMetric(float64(s.finder.index.bytes)/float64(c.Done), "indexB/id")
 		b.ReportMetric(float64(c.DiskBytes)/float64(c.Done), "diskB/id")
 		s.Close()
 		os.RemoveAll(dir)
@@ -211,7 +211,7 @@ func BenchmarkReopen(b *testing.B) {
 		}
 		b.StopTimer()
 		c, _ := s.Count(b.Context())
-		b.ReportMetric(float64(s.index.bytes)/float64(c.Done), "indexB/id")
+		b.ReportMetric(float64(s.finder.index.bytes)/float64(c.Done), "indexB/id")
 		b.ReportMetric(float64(c.DiskBytes)/float64(c.Done), "diskB/id")
 		s.Close()
 		b.StartTimer()

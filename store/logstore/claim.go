@@ -3,131 +3,55 @@ package logstore
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/digest"
 )
 
-// claim is the state of a key that is claimed or unknown. A key is in the
-// claims or in the index, never in both.
-type claim struct {
-	token       semel.Token
-	nonce       uint64
-	name        string
-	first       int64
-	leaseEnd    int64
-	attempt     uint32
-	hold        bool // becomes unknown when the lease ends
-	kept        bool // with Options.DurableClaims
-	unknown     bool
-	durable     bool // in the log, at pos
-	pos         uint64
-	fingerprint semel.Fingerprint
-	detail      *detail // nil if it is empty
+// keys decides about keys. The way of a claim is this file, from top to bottom:
+// claim takes the requests of a call, each runs them under the lock, claimOne decides one
+// by the claims and by its entry in the log (finder.find), answerDone and claimAgain
+// answer for a key that is known, and grant gives a new one to the caller, which appends
+// an entry if the answer must survive the process. At the end, claim waits until the
+// record with the entries is durable (committer.settle).
+type keys struct {
+	opts      *Options
+	hasher    digest.Hasher
+	log       *log
+	committer *committer
+	values    *values
+	finder    *finder
+	ops       sync.Pool // of *op
+
+	claims claims
+	token  semel.Token // the last token issued
 }
 
-// detail is the part of a claim that most claims lack.
-type detail struct {
-	key    semel.Key // with Options.KeepIDs
-	origin string
-}
+func (k *keys) newOp() *op { return k.ops.Get().(*op) }
 
-// detail returns the detail of a request's claim.
-func (s *Store) detail(r *semel.ClaimRequest) *detail {
-	if !s.opts.KeepIDs && r.Origin == "" {
-		return nil
-	}
-	return &detail{s.kept(r.Key), r.Origin}
-}
-
-// shown returns the detail of a claim, which may be empty.
-func (c *claim) shown() detail {
-	if c.detail == nil {
-		return detail{}
-	}
-	return *c.detail
-}
-
-// putClaim sets the claim of a digest.
-func (s *Store) putClaim(d *semel.Digest, c *claim) {
-	s.origins = s.origins || c.shown().origin != ""
-	s.claims.Put(d, c)
-}
-
-// claimBytes is the approximate memory of a claim and its name.
-const claimBytes = 192
-
-// holderMost limits how many bytes of a holder's name are stored. The name is
-// for people only.
-const holderMost = 256
-
-// lasts reports whether the claim's lease applies after a reopen as well. Each
-// change of that lease must then be in the log before it is answered.
-func (c *claim) lasts() bool { return c.durable && !c.unknown && (!c.hold || c.kept) }
-
-// isAbandoned reports whether a claim's lease ended so long ago that the store
-// forgets the claim.
-func (c *claim) isAbandoned(now int64) bool {
-	return !c.hold && !c.unknown && now-c.leaseEnd > int64(abandoned)
-}
-
-// state returns the claim's state at a time.
-func (c *claim) state(now int64) semel.State {
-	if c.unknown || c.hold && now >= c.leaseEnd {
-		return semel.Unknown
-	}
-	return semel.Claimed
-}
-
-func (c *claim) owned(o semel.Owner) bool {
-	return c.nonce == o.Nonce && shortName(c.name) == shortName(o.Name) && o != semel.Owner{}
-}
-
-// shortName returns the part of a holder's name that is stored.
-func shortName(name string) string { return name[:min(len(name), holderMost)] }
-
-func (c *claim) grant() semel.Claim {
-	return semel.Claim{Token: c.token, Attempt: int(c.attempt), LeaseEnd: timeOf(c.leaseEnd)}
-}
-
-// rich returns the encoded form of a claim.
-func (c *claim) rich() rich {
-	return rich{
-		token: c.token, nonce: c.nonce, attempt: c.attempt, unknown: c.unknown, retry: !c.hold, kept: c.kept,
-		first: c.first, until: c.leaseEnd, fingerprint: c.fingerprint,
-		holder: shortName(c.name), key: c.shown().key, origin: c.shown().origin,
-	}
-}
-
-// room returns an upper bound of the bytes that the claim adds to the log.
-func (c *claim) room() int {
-	d := c.shown()
-	return richLeast + holderMost + len(d.key.Scope) + len(d.key.ID) + len(d.origin)
-}
-
-// Claim implements semel.Store. It blocks for one durable write if Hold or Done is
-// set, or if the store has Options.DurableClaims. Otherwise it waits for the disk
-// only if an answer depends on a record that is not yet durable.
-func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+// claim decides the requests of a call.
+func (k *keys) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	if len(reqs) != len(answers) {
 		return errLengths
 	}
-	o := s.newOp()
+	o := k.newOp()
 	defer o.free()
-	s.digestAll(o, len(reqs), func(i int) (semel.Key, error) {
+	k.digestAll(o, len(reqs), func(i int) (semel.Key, error) {
 		answers[i] = semel.ClaimAnswer{Err: reqs[i].Validate()}
 		return reqs[i].Key, answers[i].Err
 	})
-	err := s.each(ctx, o, len(reqs),
-		func(i int) int { return s.claimRoom(&reqs[i]) },
+	err := k.each(ctx, o, len(reqs),
+		func(i int) int { return k.claimRoom(&reqs[i]) },
 		func(i int) {
 			if answers[i].Err == nil {
-				s.plan(o, &o.digests[i])
+				k.finder.plan(o, &o.digests[i])
 			}
 		},
 		func(i int) bool {
-			return answers[i].Err != nil || s.claimOne(o, &o.digests[i], &reqs[i], &answers[i])
+			return answers[i].Err != nil || k.claimOne(o, &o.digests[i], &reqs[i], &answers[i])
 		})
-	if settled := s.settle(ctx, o); settled != nil {
+	if settled := k.committer.settle(ctx, o); settled != nil {
 		for i := range answers {
 			if answers[i].Err == nil {
 				answers[i] = semel.ClaimAnswer{} // the record behind an answer may be lost
@@ -139,24 +63,24 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 }
 
 // digestAll fills o.digests with the digests of the valid keys.
-func (s *Store) digestAll(o *op, n int, key func(i int) (semel.Key, error)) {
-	memo := digestMemo(s)
+func (k *keys) digestAll(o *op, n int, key func(i int) (semel.Key, error)) {
+	memo := digest.Memo{Hasher: k.hasher}
 	for i := range n {
 		var d semel.Digest
-		if k, err := key(i); err == nil {
-			d = memo.Key(k)
+		if valid, err := key(i); err == nil {
+			d = memo.Key(valid)
 		}
 		o.digests = append(o.digests, d)
 	}
 }
 
 // claimRoom returns an upper bound of the bytes that a claim adds to the log.
-func (s *Store) claimRoom(r *semel.ClaimRequest) int {
-	if !r.Hold && !r.Done && !s.opts.DurableClaims {
+func (k *keys) claimRoom(r *semel.ClaimRequest) int {
+	if !r.Hold && !r.Done && !k.opts.DurableClaims {
 		return richLeast
 	}
 	n := richLeast + len(shortName(r.Owner.Name)) + len(r.Origin)
-	if s.opts.KeepIDs {
+	if k.opts.KeepIDs {
 		n += len(r.Key.Scope) + len(r.Key.ID)
 	}
 	return n
@@ -165,22 +89,91 @@ func (s *Store) claimRoom(r *semel.ClaimRequest) int {
 // richLeast is an upper bound of the size of an entry without strings and data.
 var richLeast = new(rich).size()
 
-// plan queues the reads that the decision on a key needs.
-func (s *Store) plan(o *op, d *semel.Digest) {
-	sh, tag := split(d)
-	if x := &s.index.shards[sh]; x.has(x.seek(tag), tag) {
-		_, _, _, _ = s.find(o, d) // decide handles the errors
+// each makes the changes of a call, in runs that hold the lock for a bounded
+// time. room(i) is an upper bound of the bytes that request i adds to the log.
+// decide(i) answers request i, or returns false if it must read first. Then
+// plan queues the reads of the requests behind it, so that one step makes all
+// reads of a run.
+func (k *keys) each(ctx context.Context, o *op, n int, room func(i int) int, plan func(i int), decide func(i int) bool) error {
+	for i := 0; i < n; {
+		if ctx.Err() != nil {
+			return interrupted(ctx)
+		}
+		if err := k.committer.enter(ctx); err != nil {
+			return err
+		}
+		o.now = k.log.clock.Nanos()
+		j, bytes := runEnd(i, n, room)
+		moved, err := k.committer.reserve(bytes)
+		if moved || err != nil {
+			k.log.mu.Unlock()
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		for ahead := i; i < j; i++ {
+			if i == ahead && j-i > 1 && i < len(o.digests) { // some calls find their keys only when they decide
+				ahead = min(i+touchAhead, j)
+				near := o.digests[i:min(ahead, len(o.digests))]
+				k.finder.index.touch(near)
+				k.claims.Touch(near)
+			}
+			if !decide(i) {
+				break
+			}
+		}
+		if len(o.reads) > 0 {
+			for behind := i + 1; behind < j; behind++ {
+				plan(behind)
+			}
+		}
+		k.log.mu.Unlock()
+		if len(o.reads) > 0 {
+			k.finder.readAll(o)
+		} else {
+			clear(o.known)
+		}
 	}
+	return nil
+}
+
+// touchAhead is the number of keys whose table slots are loaded together. It is
+// large enough to overlap their latencies. It is small enough that the slots
+// are still in the first-level cache when they are used.
+const touchAhead = 64
+
+// noRoom is the room of a request that adds nothing to the log.
+const noRoom = -1
+
+// runEnd returns the end of the run that starts at i.
+func runEnd(i, n int, room func(i int) int) (j, bytes int) {
+	const (
+		mostRequests = 1024
+		mostBytes    = 1 << 20
+	)
+	bytes = room(i) // noRoom only if no request of the run needs room
+	for j = i + 1; j < n && j-i < mostRequests; j++ {
+		more := room(j)
+		if more == noRoom {
+			continue
+		}
+		if max(bytes, 0)+more > mostBytes {
+			break
+		}
+		bytes = max(bytes, 0) + more
+	}
+	return j, bytes
 }
 
 // claimOne decides one claim. It returns false if it must read first.
-func (s *Store) claimOne(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer) bool {
+func (k *keys) claimOne(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer) bool {
 	now := o.now
-	if c := s.claims.Get(d); c != nil {
-		s.claimAgain(o, d, r, a, c, now)
+	if c := k.claims.Get(d); c != nil {
+		k.claimAgain(o, d, r, a, c, now)
 		return true
 	}
-	f, ok, pending, err := s.find(o, d)
+	f, ok, pending, err := k.finder.find(o, d)
 	switch {
 	case err != nil:
 		a.Err = err
@@ -188,27 +181,27 @@ func (s *Store) claimOne(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel
 	case pending:
 		return false
 	case ok && now < f.entry.expires:
-		s.answerDone(o, r, a, f)
+		k.answerDone(o, r, a, f)
 		return true
 	case ok:
-		s.index.remove(f.shard, f.slot)
+		k.finder.index.remove(f.shard, f.slot)
 	}
 	switch {
 	case !r.Time.IsZero() && r.Window != semel.Forever && timeOf(now).Sub(r.Time) > r.Window:
 		a.Decision = semel.Late
-	case s.full():
-		a.Err = s.errFull()
+	case k.full():
+		a.Err = k.errFull()
 	default:
-		s.grant(o, d, r, a, &claim{first: now}, now)
+		k.grant(o, d, r, a, &claim{first: now}, now)
 	}
 	return true
 }
 
 // answerDone answers the claim of a done key.
-func (s *Store) answerDone(o *op, r *semel.ClaimRequest, a *semel.ClaimAnswer, f *found) {
+func (k *keys) answerDone(o *op, r *semel.ClaimRequest, a *semel.ClaimAnswer, f *found) {
 	e := &f.entry
 	// The answer survives a crash only if the record does.
-	o.waitFor(s.pendingAt(f.pos))
+	o.waitFor(k.committer.pendingAt(f.pos))
 	switch {
 	case mismatch(half(r.Fingerprint), e.print):
 		a.Decision = semel.Mismatch
@@ -226,16 +219,8 @@ func (s *Store) answerDone(o *op, r *semel.ClaimRequest, a *semel.ClaimAnswer, f
 // mismatch reports whether two half fingerprints prove different payloads.
 func mismatch(a, b uint64) bool { return a != 0 && b != 0 && a != b }
 
-// result returns the result that a done entry stores.
-func (e *entry) result() semel.Result {
-	if e.rich == nil || e.rich.resultKind == semel.NoResult {
-		return semel.Result{}
-	}
-	return semel.Result{Kind: e.rich.resultKind, Data: e.rich.data}
-}
-
 // claimAgain decides the claim of a key that is already claimed or unknown.
-func (s *Store) claimAgain(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer, c *claim, now int64) {
+func (k *keys) claimAgain(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer, c *claim, now int64) {
 	state := c.state(now)
 	switch {
 	case !c.fingerprint.Matches(r.Fingerprint):
@@ -244,86 +229,147 @@ func (s *Store) claimAgain(o *op, d *semel.Digest, r *semel.ClaimRequest, a *sem
 		if end := after(now, int64(r.Lease)); end > c.leaseEnd {
 			c.leaseEnd = end
 			if c.lasts() {
-				c.detail = s.detail(r) // there is room for this one
-				s.writeClaim(o, d, c)
+				c.detail = k.detail(r) // there is room for this one
+				k.writeClaim(o, d, c)
 			}
 		}
 		a.Decision, a.Claim = semel.Fresh, c.grant()
-		s.waitForClaim(o, c)
+		k.waitForClaim(o, c)
 	case state == semel.Unknown:
 		a.Decision, a.Claim, a.Holder = semel.OutcomeUnknown, c.grant(), c.name
 	case now < c.leaseEnd:
 		a.Decision, a.Claim, a.Holder = semel.InFlight, c.grant(), c.name
 	default:
-		s.grant(o, d, r, a, c, now)
-	}
-}
-
-// waitForClaim makes the call wait for a granted claim's record, if the claim is
-// in the log.
-func (s *Store) waitForClaim(o *op, c *claim) {
-	if c.durable {
-		o.waitFor(s.pendingAt(c.pos))
+		k.grant(o, d, r, a, c, now)
 	}
 }
 
 // grant gives the key to the caller. Old is the claim whose lease ended, or a
 // new claim.
-func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer, old *claim, now int64) {
+func (k *keys) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer, old *claim, now int64) {
 	a.Decision = semel.Fresh
 	if r.Done {
 		a.Claim.Attempt = int(old.attempt) + 1
-		if old.attempt == 0 && !s.opts.KeepIDs && r.Origin == "" &&
-			s.addCompact(o, d, -1, expiryTick(now, int64(r.Window)), o.checkOfOwner(&r.Owner), half(r.Fingerprint), now) {
+		if old.attempt == 0 && !k.opts.KeepIDs && r.Origin == "" &&
+			k.addCompact(o, d, -1, expiryTick(now, int64(r.Window)), o.checkOfOwner(&r.Owner), half(r.Fingerprint), now) {
 			return
 		}
 		x := done{
 			tick:  expiryTick(now, int64(r.Window)),
 			check: o.checkOfOwner(&r.Owner),
-			rich:  rich{first: old.first, attempt: old.attempt + 1, fingerprint: r.Fingerprint, key: s.kept(r.Key), origin: r.Origin},
+			rich:  rich{first: old.first, attempt: old.attempt + 1, fingerprint: r.Fingerprint, key: k.kept(r.Key), origin: r.Origin},
 		}
-		s.claims.Remove(d) // also invalidates old
-		s.addDone(o, d, &x, now)
+		k.claims.Remove(d) // also invalidates old
+		k.addDone(o, d, &x, now)
 		return
 	}
-	s.token++
+	k.token++
 	c := claim{
-		token: s.token, nonce: r.Owner.Nonce, name: r.Owner.Name,
+		token: k.token, nonce: r.Owner.Nonce, name: r.Owner.Name,
 		first: old.first, leaseEnd: after(now, int64(r.Lease)), attempt: old.attempt + 1,
-		hold: r.Hold, kept: s.opts.DurableClaims, fingerprint: r.Fingerprint, detail: s.detail(r),
+		hold: r.Hold, kept: k.opts.DurableClaims, fingerprint: r.Fingerprint, detail: k.detail(r),
 	}
 	if c.fingerprint.IsZero() {
 		c.fingerprint = old.fingerprint
 	}
-	if c.hold || s.opts.DurableClaims {
-		s.writeClaim(o, d, &c)
+	if c.hold || k.opts.DurableClaims {
+		k.writeClaim(o, d, &c)
 	}
-	s.putClaim(d, &c)
+	k.claims.put(d, &c)
 	a.Claim = c.grant()
 }
 
+// detail returns the detail of a request's claim.
+func (k *keys) detail(r *semel.ClaimRequest) *detail {
+	if !k.opts.KeepIDs && r.Origin == "" {
+		return nil
+	}
+	return &detail{k.kept(r.Key), r.Origin}
+}
+
 // writeClaim appends a claim to the log.
-func (s *Store) writeClaim(o *op, d *semel.Digest, c *claim) {
+func (k *keys) writeClaim(o *op, d *semel.Digest, c *claim) {
 	r := c.rich()
 	o.buf = r.encode(o.buf[:0], d, kindClaim)
-	c.pos = s.appendEntry(o, o.buf)
+	c.pos = k.committer.append(o, o.buf)
 	c.durable = true
 }
 
+// waitForClaim makes the call wait for a granted claim's record, if the claim is
+// in the log.
+func (k *keys) waitForClaim(o *op, c *claim) {
+	if c.durable {
+		o.waitFor(k.committer.pendingAt(c.pos))
+	}
+}
+
+// done describes the entry of a key that is being completed.
+type done struct {
+	tick  int64  // expiry
+	check uint32 // of the token or owner
+	rich  rich   // all other fields; written only if any is set
+}
+
+// addDone appends a done entry and adds it to the index. The index must not
+// contain the key.
+func (k *keys) addDone(o *op, d *semel.Digest, x *done, now int64) {
+	if x.isCompact() && k.addCompact(o, d, -1, x.tick, x.check, half(x.rich.fingerprint), now) {
+		return
+	}
+	x.rich.until = tickTime(x.tick)
+	if x.rich.token == 0 {
+		x.rich.nonce = uint64(x.check)
+	}
+	o.buf = x.rich.encode(o.buf[:0], d, kindDone)
+	k.indexEntry(o, d, -1, o.buf, x.tick, now)
+}
+
+// addCompact is addDone for an entry that has only an expiry, a check and half
+// a fingerprint. at has the same meaning as in insert. It returns false if the
+// expiry does not fit into a compact entry.
+func (k *keys) addCompact(o *op, d *semel.Digest, at int, tick int64, check uint32, print uint64, now int64) bool {
+	n, ok := encodeCompact(&o.scratch, d, tick, k.log.active.base, check, print)
+	if ok {
+		k.indexEntry(o, d, at, o.scratch[:n], tick, now)
+	}
+	return ok
+}
+
+func (k *keys) indexEntry(o *op, d *semel.Digest, at int, entry []byte, tick, now int64) {
+	g := k.log.active
+	pos := k.committer.append(o, entry)
+	g.summary.add(tick, g.base)
+	if tick != never {
+		g.window = max(g.window, tick-now/tickNanos)
+	}
+	sh, tag := split(d)
+	k.finder.index.insert(&k.finder.index.shards[sh], at, tag, pos)
+}
+
+// isCompact reports whether the expiry, the check and half the fingerprint are
+// all there is to write.
+func (x *done) isCompact() bool {
+	r := &x.rich
+	return r.attempt <= 1 && r.resultKind == semel.NoResult && r.key == (semel.Key{}) && r.origin == ""
+}
+
 // kept returns the readable key if the store keeps keys.
-func (s *Store) kept(k semel.Key) semel.Key {
-	if !s.opts.KeepIDs {
+func (k *keys) kept(key semel.Key) semel.Key {
+	if !k.opts.KeepIDs {
 		return semel.Key{}
 	}
-	return k
+	return key
 }
 
 // full reports whether the index has reached its memory limit.
-func (s *Store) full() bool { return s.memoryBytes() >= s.opts.MaxIndexBytes }
+func (k *keys) full() bool { return k.memoryBytes() >= k.opts.MaxIndexBytes }
 
-func (s *Store) memoryBytes() int64 { return s.index.bytes + int64(s.claims.Len())*claimBytes }
+func (k *keys) memoryBytes() int64 { return k.finder.index.bytes + k.claims.bytes() }
 
-func (s *Store) errFull() error {
+func (k *keys) errFull() error {
 	return fmt.Errorf("logstore: the index is full: %d keys and %d claims take %d bytes, Options.MaxIndexBytes is %d: %w",
-		s.index.count, s.claims.Len(), s.memoryBytes(), s.opts.MaxIndexBytes, semel.ErrStoreFull)
+		k.finder.index.count, k.claims.Len(), k.memoryBytes(), k.opts.MaxIndexBytes, semel.ErrStoreFull)
 }
+
+// digestOf returns the digest of a valid key.
+func (k *keys) digestOf(key semel.Key) semel.Digest { return k.hasher.Key(key) }

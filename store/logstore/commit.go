@@ -31,45 +31,60 @@ type batch struct {
 	err     error // set before done is closed
 }
 
+// committer writes to the end of the log: what is committed together is one record.
+type committer struct {
+	log  *log
+	gate gate
+	tx   *Tx // the open transaction
+
+	open      *batch           // collects entries
+	last      *batch           // the latest batch, until it is written
+	lastCalls int              // number of calls that waited for the latest written batch
+	seq       uint32           // of the latest batch
+	emptySeq  uint32           // of the empty record that ended the log at open
+	dirty     bool             // written data is not yet synced
+	named     map[string]value // by name, from durable records
+}
+
 // newBatch starts a record at the end of the log. The caller must have reserved
 // room; see reserve.
-func (s *Store) newBatch() *batch {
-	g := s.active
-	s.seq++
-	b := &batch{segment: g, start: g.next, seq: s.seq, prev: s.last, done: make(chan struct{})}
+func (c *committer) newBatch() *batch {
+	g := c.log.active
+	c.seq++
+	b := &batch{segment: g, start: g.next, seq: c.seq, prev: c.last, done: make(chan struct{})}
 	g.next += recordHead
 	g.mark(b.start)
 	return b
 }
 
 // closeBatch closes a record. No further entry can join it.
-func (s *Store) closeBatch(b *batch) {
+func (c *committer) closeBatch(b *batch) {
 	if b.end != 0 {
 		return
 	}
-	if s.open == b {
-		s.open = nil
+	if c.open == b {
+		c.open = nil
 	}
 	g := b.segment
 	var trail [recordTrail]byte
 	binary.LittleEndian.PutUint32(trail[:], trailer)
 	// Room for the bytes of the header as well. commit fills them in.
 	var head [recordHead]byte
-	s.put(g, b.start, head[:])
-	s.put(g, g.next, trail[:])
+	c.log.cache.put(g, b.start, head[:])
+	c.log.cache.put(g, g.next, trail[:])
 	g.next += recordTrail
 	b.end = g.next
-	b.at = s.clock.Nanos()
+	b.at = c.log.clock.Nanos()
 	g.summary.seen(b.at)
 }
 
-// appendEntry writes an encoded entry into the open record and returns its
+// append writes an encoded entry into the open record and returns its
 // position. The caller must have reserved room.
-func (s *Store) appendEntry(o *op, entry []byte) uint64 {
-	b := s.open
+func (c *committer) append(o *op, entry []byte) uint64 {
+	b := c.open
 	if b == nil {
-		b = s.newBatch()
-		s.open, s.last = b, b
+		b = c.newBatch()
+		c.open, c.last = b, b
 		o.led = append(o.led, b)
 	}
 	if o.wait != b {
@@ -78,35 +93,47 @@ func (s *Store) appendEntry(o *op, entry []byte) uint64 {
 	}
 	g := b.segment
 	off := g.next
-	s.put(g, off, entry)
+	c.log.cache.put(g, off, entry)
 	g.next += len(entry)
 	b.count++
 	return g.position(off)
 }
 
+// settle leads the batches of a call and waits until all its entries are
+// durable.
+func (c *committer) settle(ctx context.Context, o *op) error {
+	for _, b := range o.led {
+		c.lead(b)
+	}
+	if o.wait == nil {
+		return nil
+	}
+	return o.wait.wait(ctx)
+}
+
 // lead writes a batch after the previous batches are written.
-func (s *Store) lead(b *batch) {
+func (c *committer) lead(b *batch) {
 	if b.prev != nil {
 		<-b.prev.done
 	}
-	s.gather(b)
-	s.mu.Lock()
-	s.closeBatch(b)
-	s.mu.Unlock()
-	s.commit(b)
+	c.gather(b)
+	c.log.mu.Lock()
+	c.closeBatch(b)
+	c.log.mu.Unlock()
+	c.commit(b)
 }
 
 // gather yields so that runnable callers can join the batch, as long as more of
 // them arrive. All callers of a batch wake up after its sync. The first of them
 // must not write a record with one entry while the others queue behind it. A
 // caller that was alone the last time does not yield.
-func (s *Store) gather(b *batch) {
+func (c *committer) gather(b *batch) {
 	const most = 16
 	calls := 0
 	for range most {
-		s.mu.Lock()
-		now, alone, closed := b.calls, s.lastCalls <= 1 && b.calls <= 1, b.end != 0
-		s.mu.Unlock()
+		c.log.mu.Lock()
+		now, alone, closed := b.calls, c.lastCalls <= 1 && b.calls <= 1, b.end != 0
+		c.log.mu.Unlock()
 		if closed || alone || now == calls {
 			return
 		}
@@ -117,70 +144,70 @@ func (s *Store) gather(b *batch) {
 
 // commit writes and syncs a closed batch, wakes its waiters and publishes its
 // values. The previous batches are already written.
-func (s *Store) commit(b *batch) {
-	s.mu.Lock()
-	err := s.failed
+func (c *committer) commit(b *batch) {
+	c.log.mu.Lock()
+	err := c.log.failed
 	if p := b.prev; err == nil && p != nil {
 		err = p.err
 	}
 	b.prev = nil
-	s.mu.Unlock()
+	c.log.mu.Unlock()
 	if err == nil && b.before != nil {
 		err = b.before()
 	}
 	if err == nil {
-		err = s.write(b)
+		err = c.write(b)
 	}
-	s.mu.Lock()
+	c.log.mu.Lock()
 	if err != nil {
-		s.fail(err)
-		b.err = s.failed
+		c.log.fail(err)
+		b.err = c.log.failed
 	} else {
 		b.segment.written = b.end
-		s.dirty = s.opts.Fsync != Always
-		s.publish(b.named)
-		s.trimChunks()
-		if s.spare == nil && s.active.next > s.active.limit/2 {
-			s.wakeMaintenance()
+		c.dirty = c.log.opts.Fsync != Always
+		c.publish(b.named)
+		c.log.cache.trim(c.log.active)
+		if c.log.spare == nil && c.log.active.next > c.log.active.limit/2 {
+			c.log.wakeMaintenance()
 		}
 	}
-	if s.last == b {
-		s.last = nil
+	if c.last == b {
+		c.last = nil
 	}
-	s.lastCalls = b.calls
-	s.mu.Unlock()
+	c.lastCalls = b.calls
+	c.log.mu.Unlock()
 	close(b.done)
 }
 
 // write writes a closed batch to the file. The writer owns the bytes of the
 // record, so it reads them without the lock. It needs the lock for the list of
 // chunks.
-func (s *Store) write(b *batch) error {
+func (c *committer) write(b *batch) error {
 	g := b.segment
-	s.mu.Lock()
-	for s.writing != g {
-		old := s.writing
-		s.mu.Unlock()
-		if err := s.sealSegment(old); err != nil {
+	c.log.mu.Lock()
+	for c.log.writing != g {
+		old := c.log.writing
+		c.log.mu.Unlock()
+		if err := c.sealSegment(old); err != nil {
 			return err
 		}
-		s.mu.Lock()
-		s.writing = s.log.byNum(old.num + 1)
+		c.log.mu.Lock()
+		c.log.writing = c.log.segments.byNum(old.num + 1)
 	}
 	chunks := g.chunks[b.start>>chunkBits : (b.end-1)>>chunkBits+1]
 	r := record{off: b.start, length: b.end - b.start, time: b.at, synced: g.synced, seq: b.seq, count: b.count}
-	s.mu.Unlock()
-	return s.writeRecord(g, chunks, &r)
+	c.log.mu.Unlock()
+	return c.writeRecord(g, chunks, &r)
 }
 
 // writeRecord fills in the header of a record in memory and writes the record.
-func (s *Store) writeRecord(g *segment, chunks [][]byte, r *record) error {
+func (c *committer) writeRecord(g *segment, chunks [][]byte, r *record) error {
 	parts := make([][]byte, 0, 4)
 	first := r.off &^ (chunkSize - 1)
-	for i, c := range chunks {
+	for i, chunk := range chunks {
 		from := max(r.off-first-i*chunkSize, 0)
 		to := min(r.end()-first-i*chunkSize, chunkSize)
-		parts = append(parts, c[from:to])
+		parts = append(parts, chunk[from:to])
 	}
 	var head [recordHead]byte
 	r.encodeHead(head[:])
@@ -204,10 +231,10 @@ func (s *Store) writeRecord(g *segment, chunks [][]byte, r *record) error {
 		}
 		off += int64(len(p))
 	}
-	if s.opts.Fsync != Always {
+	if c.log.opts.Fsync != Always {
 		return nil
 	}
-	return s.syncSegment(g, r.end())
+	return c.syncSegment(g, r.end())
 }
 
 // scatter copies b over the start of consecutive parts.
@@ -217,79 +244,42 @@ func scatter(parts [][]byte, b []byte) {
 	}
 }
 
-func (s *Store) syncSegment(g *segment, upTo int) error {
+func (c *committer) syncSegment(g *segment, upTo int) error {
 	if err := g.file.Sync(); err != nil {
 		return fmt.Errorf("sync segment %d: %w", g.num, err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	c.log.mu.Lock()
+	defer c.log.mu.Unlock()
 	g.synced = max(g.synced, upTo)
 	return nil
 }
 
-// Sync makes all answered changes durable. Under Always, each answer already
-// is. It blocks until the data is on disk.
-func (s *Store) Sync() error {
-	s.mu.Lock()
-	if err := s.usable(); err != nil || s.opts.Fsync == Always {
-		s.mu.Unlock()
+// sealSegment ends a full segment with its summary. It syncs the segment under
+// every sync policy, so that only the last segment can have a torn end.
+func (c *committer) sealSegment(g *segment) error {
+	c.log.mu.Lock()
+	r := record{off: g.next, length: sealRecord, time: g.summary.last, synced: g.synced, seq: g.sealSeq, seal: true}
+	body := g.summary.encode(nil)
+	c.log.mu.Unlock()
+	b := make([]byte, 0, sealRecord)
+	b = append(append(b, make([]byte, recordHead)...), body...)
+	b = binary.LittleEndian.AppendUint32(b, trailer)
+	r.encodeHead(b)
+	binary.LittleEndian.PutUint32(b, crc32.Update(g.seed, castagnoli, b[4:len(b)-recordTrail]))
+	if _, err := g.file.WriteAt(b, int64(r.off)); err != nil {
+		return fmt.Errorf("seal segment %d: %w", g.num, err)
+	}
+	if err := g.file.Truncate(int64(r.end())); err != nil {
+		return fmt.Errorf("seal segment %d: %w", g.num, err)
+	}
+	if err := c.syncSegment(g, r.end()); err != nil {
 		return err
 	}
-	s.background.Add(1) // Close waits for it
-	s.mu.Unlock()
-	defer s.background.Done()
-	return s.syncAll(true)
-}
-
-// syncAll makes durable what was written under Interval and Never. If must is
-// true, that includes data that another sync is working on. Older segments were
-// synced when they were sealed.
-func (s *Store) syncAll(must bool) error {
-	s.mu.Lock()
-	g, upTo, dirty, err := s.writing, s.writing.written, s.dirty || must, s.failed
-	s.dirty = false
-	g.pin()
-	s.mu.Unlock()
-	defer s.unpin(g)
-	if err != nil || !dirty {
-		return err
-	}
-	if err := s.syncSegment(g, upTo); err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.fail(err)
-		return s.failed
-	}
+	c.log.mu.Lock()
+	defer c.log.mu.Unlock()
+	g.sealed = true
+	g.limit = r.end()
 	return nil
-}
-
-// syncPeriodically is the background sync of Interval. The first error stops
-// the store and ends the loop.
-func (s *Store) syncPeriodically(ctx context.Context) {
-	ticker := time.NewTicker(s.opts.FsyncInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			if s.syncAll(false) != nil {
-				return
-			}
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// settle leads the batches of a call and waits until all its entries are
-// durable.
-func (s *Store) settle(ctx context.Context, o *op) error {
-	for _, b := range o.led {
-		s.lead(b)
-	}
-	if o.wait == nil {
-		return nil
-	}
-	return o.wait.wait(ctx)
 }
 
 // wait blocks until a batch is durable or has failed, or ctx ends.
@@ -307,10 +297,125 @@ func (b *batch) wait(ctx context.Context) error {
 	}
 }
 
+// pendingAt returns the unwritten batch that contains a position, or nil.
+func (c *committer) pendingAt(pos uint64) *batch {
+	g, off := c.log.segments.at(pos), offset(pos)
+	if off < g.written {
+		return nil
+	}
+	b := c.last
+	for b != nil && b.prev != nil && (b.segment != g || b.start > off) {
+		b = b.prev
+	}
+	return b
+}
+
 // follow commits a closed batch after the previous batch.
-func (s *Store) follow(b *batch) {
+func (c *committer) follow(b *batch) {
 	if b.prev != nil {
 		<-b.prev.done
 	}
-	s.commit(b)
+	c.commit(b)
+}
+
+// waitSealed waits until only a few sealed transactions wait for the disk. A
+// caller that never waits for one therefore cannot fill the memory. It releases
+// the lock while it waits.
+func (c *committer) waitSealed(ctx context.Context) error {
+	const most = 4
+	var oldest *batch
+	n := 0
+	for b := c.last; b != nil; b = b.prev {
+		if b.sealed {
+			oldest = b
+			n++
+		}
+	}
+	if n < most {
+		return nil
+	}
+	c.log.mu.Unlock()
+	defer c.log.mu.Lock()
+	err := oldest.wait(ctx)
+	if ctx.Err() != nil {
+		return interrupted(ctx)
+	}
+	return err
+}
+
+// writeEmpty writes the last record, unless the log ends with an empty record.
+func (c *committer) writeEmpty(g *segment) error {
+	c.log.mu.Lock()
+	if c.log.writing == g && c.seq == c.emptySeq || g.next+emptyRecord+sealRecord > g.limit {
+		c.log.mu.Unlock()
+		return nil
+	}
+	b := c.newBatch()
+	c.closeBatch(b)
+	c.log.mu.Unlock()
+	c.commit(b)
+	return b.err
+}
+
+// publish makes the values of a durable record visible.
+func (c *committer) publish(named []namedValue) {
+	for _, n := range named {
+		if n.data == nil {
+			delete(c.named, n.name)
+		} else {
+			c.named[n.name] = value{n.data, n.pos}
+		}
+	}
+}
+
+// sync makes all answered changes durable. Under Always, each answer already is.
+func (c *committer) sync() error {
+	c.log.mu.Lock()
+	if err := c.log.usable(); err != nil || c.log.opts.Fsync == Always {
+		c.log.mu.Unlock()
+		return err
+	}
+	c.log.background.Add(1) // Close waits for it
+	c.log.mu.Unlock()
+	defer c.log.background.Done()
+	return c.syncAll(true)
+}
+
+// syncAll makes durable what was written under Interval and Never. If must is
+// true, that includes data that another sync is working on. Older segments were
+// synced when they were sealed.
+func (c *committer) syncAll(must bool) error {
+	c.log.mu.Lock()
+	g, upTo, dirty, err := c.log.writing, c.log.writing.written, c.dirty || must, c.log.failed
+	c.dirty = false
+	g.pin()
+	c.log.mu.Unlock()
+	defer c.log.unpin(g)
+	if err != nil || !dirty {
+		return err
+	}
+	if err := c.syncSegment(g, upTo); err != nil {
+		c.log.mu.Lock()
+		defer c.log.mu.Unlock()
+		c.log.fail(err)
+		return c.log.failed
+	}
+	return nil
+}
+
+// syncPeriodically is the background sync of Interval. The first error stops
+// the store and ends the loop.
+func (c *committer) syncPeriodically(ctx context.Context) {
+	ticker := time.NewTicker(c.log.opts.FsyncInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			if c.syncAll(false) != nil {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
 }

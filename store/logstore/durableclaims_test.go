@@ -54,7 +54,7 @@ func wantDecision(t *testing.T, a semel.ClaimAnswer, want semel.Decision, token 
 
 func wantOrphaned(t *testing.T, s *Store, n int, want bool) {
 	t.Helper()
-	r, err := s.LookDigest(t.Context(), s.digestOf(key(n)))
+	r, err := s.LookDigest(t.Context(), s.keys.digestOf(key(n)))
 	if err != nil || r.State != semel.Claimed || r.Orphaned != want {
 		t.Errorf("the record is %+v, %v, want claimed and orphaned: %t", r, err, want)
 	}
@@ -113,7 +113,7 @@ func TestDurableClaimsOutliveTheirSegments(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out [1]semel.Decision
-	if err := tx.Claim(TxKeys{Digests: []semel.Digest{s.digestOf(key(2))}}, window, out[:]); err != nil || out[0] != semel.Fresh {
+	if err := tx.Claim(TxKeys{Digests: []semel.Digest{s.keys.digestOf(key(2))}}, window, out[:]); err != nil || out[0] != semel.Fresh {
 		t.Fatalf("Tx.Claim: %s, %v", out[0], err)
 	}
 	clock.advance(window)
@@ -123,16 +123,16 @@ func TestDurableClaimsOutliveTheirSegments(t *testing.T) {
 		purged <- err
 	}()
 	for waits := false; !waits; runtime.Gosched() { // until the deletion waits for the transaction
-		s.mu.Lock()
-		waits = len(s.gate.changes) > 0
-		s.mu.Unlock()
+		s.log.mu.Lock()
+		waits = len(s.committer.gate.changes) > 0
+		s.log.mu.Unlock()
 	}
 	tx.Abort()
 	if err := <-purged; err != nil {
 		t.Fatal(err)
 	}
 	s = reopen(t, s)
-	if s.log.first == 1 {
+	if s.log.segments.first == 1 {
 		t.Fatal("the first segment was not deleted")
 	}
 	wantDecision(t, claimBy(t, s, 1, 3, time.Hour), semel.InFlight, running.Claim.Token)
@@ -157,9 +157,9 @@ func TestSegmentsOfLiveClaimsAreNotCopiedRepeatedly(t *testing.T) {
 			t.Fatal(err)
 		}
 		segments := func() (first, last uint32) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return s.log.first, s.active.num
+			s.log.mu.Lock()
+			defer s.log.mu.Unlock()
+			return s.log.segments.first, s.log.active.num
 		}
 		_, before := segments()
 		if _, err := s.Purge(t.Context()); err != nil {

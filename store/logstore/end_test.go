@@ -25,7 +25,7 @@ func TestLostEndOfAClosedStoreIsRefused(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	segments, err := filepath.Glob(filepath.Join(s.dir, "*.seg"))
+	segments, err := filepath.Glob(filepath.Join(s.dir.path, "*.seg"))
 	if err != nil || len(segments) < 2 {
 		t.Fatalf("segments: %q, %v", segments, err)
 	}
@@ -38,7 +38,7 @@ func TestLostEndOfAClosedStoreIsRefused(t *testing.T) {
 		t.Helper()
 		for range 2 { // a refusal changes nothing
 			var corrupt *CorruptError
-			if _, err := Open(s.dir, small()); !errors.As(err, &corrupt) || corrupt.File != last {
+			if _, err := Open(s.dir.path, small()); !errors.As(err, &corrupt) || corrupt.File != last {
 				t.Errorf("%s: Open: %v, want a CorruptError that names %s", what, err, last)
 			} else if !strings.Contains(err.Error(), "restore it from a backup") {
 				t.Errorf("%s: the error does not say what to do: %v", what, err)
@@ -58,7 +58,7 @@ func TestLostEndOfAClosedStoreIsRefused(t *testing.T) {
 	}
 	refused("last segment missing")
 	write(t, last, whole)
-	s = open(t, s.dir, small())
+	s = open(t, s.dir.path, small())
 	wantAll(t, claimDone(t, s, 0, keys, semel.Forever), semel.Duplicate)
 }
 
@@ -84,10 +84,10 @@ func TestLostEndOfAKilledStoreIsRefusedUpToItsLastOpen(t *testing.T) {
 	if s, err = openFault(t, first); err != nil {
 		t.Fatal(err)
 	}
-	reached := s.active.next
+	reached := s.log.active.next
 	wantAll(t, claimDone(t, s, 1000, 1500, semel.Forever), semel.Fresh)
 	killed := first.Survive(faultfs.Everything, nil)
-	name := filepath.Join("/d/store", segmentName(s.active.num))
+	name := filepath.Join("/d/store", segmentName(s.log.active.num))
 	for _, c := range []struct {
 		what    string
 		end     int
@@ -126,7 +126,7 @@ func TestMissingSegmentBehindAFullOneIsCorruption(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := 0; s.active.num < 3; n += 100 {
+	for n := 0; s.log.active.num < 3; n += 100 {
 		wantAll(t, claimDone(t, s, n, n+100, semel.Forever), semel.Fresh)
 	}
 	wantAll(t, claimDone(t, s, -1, 0, semel.Forever), semel.Fresh)

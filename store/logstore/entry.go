@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"math"
+	"time"
 
 	"github.com/semel-dev/semel"
 )
@@ -65,6 +66,34 @@ type entry struct {
 	off     int    // offset in its segment; set by walk
 }
 
+// result returns the result that a done entry stores.
+func (e *entry) result() semel.Result {
+	if e.rich == nil || e.rich.resultKind == semel.NoResult {
+		return semel.Result{}
+	}
+	return semel.Result{Kind: e.rich.resultKind, Data: e.rich.data}
+}
+
+// token returns the token that completed an entry, if it is known.
+func (e *entry) token() semel.Token {
+	if e.rich == nil {
+		return 0
+	}
+	return e.rich.token
+}
+
+// fill sets the fields of a done key's record, except for the result.
+func (e *entry) fill(r *semel.Record) {
+	r.Digest, r.State, r.Expires = e.digest, semel.Done, timeOf(e.expires)
+	if e.rich == nil {
+		r.Fingerprint = wholeOf(e.print)
+		return
+	}
+	r.Key, r.Origin, r.Token, r.Attempt = e.rich.key, e.rich.origin, e.rich.token, int(e.rich.attempt)
+	r.Fingerprint, r.FirstSeen = e.rich.fingerprint, timeOf(e.rich.first)
+	r.Result.Kind, r.ResultSize = e.rich.resultKind, len(e.rich.data)
+}
+
 // compactSize returns the length of a compact entry from its metadata.
 func compactSize(meta uint32) int {
 	return entryHead + int(meta&flagCheck)<<2 + int(meta&flagPrint)<<2
@@ -93,6 +122,22 @@ func tickTime(tick int64) int64 {
 		return never
 	}
 	return tick * tickNanos
+}
+
+// after returns now plus d, capped at never.
+func after(now, d int64) int64 {
+	if d > never-now {
+		return never
+	}
+	return now + d
+}
+
+// timeOf converts a time of the store's clock. never becomes the zero time.
+func timeOf(nanos int64) time.Time {
+	if nanos == math.MaxInt64 {
+		return time.Time{}
+	}
+	return time.Unix(0, nanos)
 }
 
 // encodeCompact encodes a done entry that has only an expiry, a check and half

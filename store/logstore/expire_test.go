@@ -112,8 +112,8 @@ func TestLiveRecordsOutliveTheirSegment(t *testing.T) {
 			t.Fatalf("round %d: the log takes %d bytes", round, got)
 		}
 	}
-	if s.log.first < 10 {
-		t.Fatalf("the first segment is %d: nothing was carried", s.log.first)
+	if s.log.segments.first < 10 {
+		t.Fatalf("the first segment is %d: nothing was carried", s.log.segments.first)
 	}
 	check := func() {
 		t.Helper()
@@ -161,7 +161,7 @@ func TestIndexStaysCorrectWhenSegmentPositionsAreReused(t *testing.T) {
 				wantAll(t, claimDone(t, s, (round-2)*n, (round-2)*n+10, time.Hour), semel.Fresh)
 			}
 			c.advance(31 * time.Minute)
-			if _, err := s.expire(context.Background()); err != nil {
+			if _, err := s.maintenance.expire(context.Background()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -169,18 +169,18 @@ func TestIndexStaysCorrectWhenSegmentPositionsAreReused(t *testing.T) {
 	rounds(30)
 	// Skip most of the ring, as if segments had been created and deleted.
 	c.advance(2 * time.Hour)
-	s.mu.Lock()
-	s.log.first, s.log.swept, s.active.num = ringSize-20, ringSize-20, ringSize-20
-	s.log.ring = [ringSize]*segment{}
-	s.log.ring[s.active.num] = s.active
-	for i := range s.index.shards {
-		s.index.sweep(&s.index.shards[i], &s.log)
+	s.log.mu.Lock()
+	s.log.segments.first, s.log.segments.swept, s.log.active.num = ringSize-20, ringSize-20, ringSize-20
+	s.log.segments.ring = [ringSize]*segment{}
+	s.log.segments.ring[s.log.active.num] = s.log.active
+	for i := range s.finder.index.shards {
+		s.finder.index.sweep(&s.finder.index.shards[i], &s.log.segments)
 	}
-	s.mu.Unlock()
+	s.log.mu.Unlock()
 	since = round
 	rounds(100)
-	if s.active.num < ringSize+40 {
-		t.Errorf("the last segment is %d: the ring has not come round", s.active.num)
+	if s.log.active.num < ringSize+40 {
+		t.Errorf("the last segment is %d: the ring has not come round", s.log.active.num)
 	}
 	if got := count(t, s); got.Done > 20*n || got.DiskBytes > 10<<20 {
 		t.Errorf("%d keys in %d bytes", got.Done, got.DiskBytes)

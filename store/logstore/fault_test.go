@@ -213,16 +213,16 @@ func TestBitFlipFoundInALookupIsAnError(t *testing.T) {
 	}
 	const n = 40_000
 	wantAll(t, claimDone(t, s, 0, n, semel.Forever), semel.Fresh)
-	d := s.hasher.Key(key(5))
-	f, ok, pending, err := s.find(&op{store: s}, &d)
+	d := s.keys.hasher.Key(key(5))
+	f, ok, pending, err := s.finder.find(new(op), &d)
 	if ok || !pending || err != nil {
 		t.Fatalf("key 5 is not in a file only: %v, %v, %v", ok, pending, err)
 	}
 	_ = f
 	sh, tag := split(&d)
-	x := &s.index.shards[sh]
+	x := &s.finder.index.shards[sh]
 	pos := x.pos(x.seek(tag))
-	name := filepath.Join(s.dir, segmentName(s.log.at(pos).num))
+	name := filepath.Join(s.dir.path, segmentName(s.log.segments.at(pos).num))
 	for _, at := range []int64{15, 3} {
 		if err := fs.FlipBit(name, int64(offset(pos))+at, 4); err != nil {
 			t.Fatal(err)
@@ -247,16 +247,16 @@ func TestBitFlipInAPartThatIsKeptInMemoryIsAnError(t *testing.T) {
 		}
 		t.Cleanup(func() { s.Close() })
 		wantAll(t, claimDone(t, s, 0, 40_000, semel.Forever), semel.Fresh)
-		d := s.hasher.Key(key(5))
+		d := s.keys.hasher.Key(key(5))
 		sh, tag := split(&d)
-		x := &s.index.shards[sh]
+		x := &s.finder.index.shards[sh]
 		pos := x.pos(x.seek(tag))
-		g := s.log.at(pos)
-		if err := fs.FlipBit(filepath.Join(s.dir, segmentName(g.num)), int64(offset(pos))+at, 4); err != nil {
+		g := s.log.segments.at(pos)
+		if err := fs.FlipBit(filepath.Join(s.dir.path, segmentName(g.num)), int64(offset(pos))+at, 4); err != nil {
 			t.Fatal(err)
 		}
 		s.opts.CacheBytes = 1 << 30 // there is room
-		s.keepChunk(residentChunk{g, offset(pos) >> chunkBits})
+		s.log.keepChunk(residentChunk{g, offset(pos) >> chunkBits})
 		if !g.holds(offset(pos)) {
 			t.Fatal("the part is not in memory")
 		}

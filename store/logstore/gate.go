@@ -17,27 +17,27 @@ type gate struct {
 
 // pass waits until no transaction is open. It releases the lock while it waits
 // and always returns with the lock held.
-func (t *gate) pass(ctx context.Context, s *Store) error {
+func (t *gate) pass(ctx context.Context, l *log) error {
 	if t.taken {
-		if err := t.wait(ctx, s, &t.changes); err != nil {
+		if err := t.wait(ctx, l, &t.changes); err != nil {
 			return err
 		}
 		t.admitted--
 		t.next()
 	}
-	return s.usable()
+	return l.usable()
 }
 
 // take waits until the gate is free and takes it for a transaction.
-func (t *gate) take(ctx context.Context, s *Store) error {
+func (t *gate) take(ctx context.Context, l *log) error {
 	if t.taken || t.admitted > 0 || len(t.begins) > 0 {
-		if err := t.wait(ctx, s, &t.begins); err != nil {
+		if err := t.wait(ctx, l, &t.begins); err != nil {
 			return err
 		}
 	} else {
 		t.taken = true
 	}
-	if err := s.usable(); err != nil {
+	if err := l.usable(); err != nil {
 		t.release()
 		return err
 	}
@@ -64,17 +64,17 @@ func (t *gate) next() {
 	}
 }
 
-func (t *gate) wait(ctx context.Context, s *Store, queue *[]chan struct{}) error {
+func (t *gate) wait(ctx context.Context, l *log, queue *[]chan struct{}) error {
 	turn := make(chan struct{})
 	*queue = append(*queue, turn)
-	s.mu.Unlock()
+	l.mu.Unlock()
 	var err error
 	select {
 	case <-turn:
 	case <-ctx.Done():
 		err = interrupted(ctx)
 	}
-	s.mu.Lock()
+	l.mu.Lock()
 	if err == nil {
 		return nil
 	}

@@ -33,12 +33,12 @@ func writeGolden(t *testing.T, dir string) {
 	s := open(t, dir, opts)
 	goldenChanges(t, s)
 	clock.advance(time.Minute)
-	if err := s.prepareSpare(minSegmentSize); err != nil {
+	if err := s.log.prepareSpare(minSegmentSize); err != nil {
 		t.Fatal(err)
 	}
-	s.mu.Lock()
-	s.rotate()
-	s.mu.Unlock()
+	s.log.mu.Lock()
+	s.committer.rotate()
+	s.log.mu.Unlock()
 	wantAll(t, claimDone(t, s, 10, 13, time.Hour), semel.Fresh)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)

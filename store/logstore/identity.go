@@ -32,18 +32,6 @@ type identity struct {
 	reached logEnd
 }
 
-// logEnd is a position in the log: a segment and a number of bytes in it. All
-// earlier segments are full. The zero value means unknown.
-type logEnd struct {
-	segment uint32
-	offset  int
-}
-
-// before reports whether e is an earlier position than other.
-func (e logEnd) before(other logEnd) bool {
-	return e.segment < other.segment || e.segment == other.segment && e.offset < other.offset
-}
-
 const (
 	identityName = "STORE"
 	identityTemp = "STORE.tmp"
@@ -116,56 +104,58 @@ func (id *identity) decode(b []byte) error {
 	return nil
 }
 
-// loadIdentity reads the identity, or creates one for a new store.
-func (s *Store) loadIdentity(names []string) error {
-	content, err := s.fs.ReadFile(s.identityFile())
-	switch {
-	case err == nil:
-		if err := s.id.decode(content); err != nil {
-			return &CorruptError{File: s.identityFile(), Err: err}
+func newIdentity(wall func() time.Time) identity {
+	if wall == nil {
+		wall = time.Now
+	}
+	id := identity{secret: digest.NewSecret(), created: wall().UnixNano()}
+	rand.Read(id.store[:]) // never fails
+	return id
+}
+
+// logEnd is a position in the log: a segment and a number of bytes in it. All
+// earlier segments are full. The zero value means unknown.
+type logEnd struct {
+	segment uint32
+	offset  int
+}
+
+// before reports whether e is an earlier position than other.
+func (e logEnd) before(other logEnd) bool {
+	return e.segment < other.segment || e.segment == other.segment && e.offset < other.offset
+}
+
+// directory is the directory of a store, with the store's identity.
+type directory struct {
+	path string
+	fs   vfs.FS
+	lock io.Closer
+	id   identity
+}
+
+// make creates the directory and makes its name durable. It does so at every
+// open, because an existing directory may still disappear after a power loss.
+func (d *directory) make() error {
+	dir, err := filepath.Abs(d.path)
+	if err != nil {
+		return err
+	}
+	parents := []string{filepath.Dir(dir)}
+	for at := dir; ; at = filepath.Dir(at) {
+		if _, err := d.fs.List(at); !errors.Is(err, fs.ErrNotExist) {
+			break
 		}
-		return nil
-	case !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("logstore: read identity: %w", err)
+		parents = append(parents, filepath.Dir(at))
 	}
-	if err := checkEmpty(s.dir, names); err != nil {
+	if err := d.fs.MkdirAll(d.path); err != nil {
 		return err
 	}
-	s.id = newIdentity(s.opts.Clock)
-	return s.saveIdentity()
-}
-
-// countOpen durably counts this open and records the end of the log. Tokens
-// start with the count. The tokens of one key therefore only grow, although the
-// claims of retry mode are in memory only.
-func (s *Store) countOpen() error {
-	s.id.opens++
-	if s.id.opens >= 1<<(64-tokenBits) {
-		return fmt.Errorf("logstore: %s was opened %d times, which is the maximum: %w", s.dir, s.id.opens, semel.ErrStoreFull)
-	}
-	// An earlier sync of the directory may have failed. The names of the
-	// segments must be durable before the identity says that the log reaches
-	// into them.
-	if err := s.fs.SyncDir(s.dir); err != nil {
-		return fmt.Errorf("logstore: sync %s: %w", s.dir, err)
-	}
-	s.id.reached = logEnd{s.active.num, s.active.next}
-	return s.saveIdentity()
-}
-
-func (s *Store) identityFile() string { return filepath.Join(s.dir, identityName) }
-
-// checkDir rejects a directory with foreign files before the store creates
-// anything in it, including the lock. It ignores a checkEmpty error about a
-// store's own files, because another process may be creating the store at this
-// moment.
-func (s *Store) checkDir() error {
-	names, err := s.fs.List(s.dir)
-	if err != nil || slices.Contains(names, identityName) {
-		return nil // the caller's next step returns the same error
-	}
-	if err := checkEmpty(s.dir, names); errors.Is(err, semel.ErrInvalidRequest) {
-		return err
+	for _, parent := range parents {
+		// A process that may not open the parent directory cannot sync it, and
+		// did not create the store's directory.
+		if err := d.fs.SyncDir(parent); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
 	}
 	return nil
 }
@@ -184,6 +174,21 @@ func CheckNew(dir string) error {
 	return checkEmpty(dir, names)
 }
 
+// checkDir rejects a directory with foreign files before the store creates
+// anything in it, including the lock. It ignores a checkEmpty error about a
+// store's own files, because another process may be creating the store at this
+// moment.
+func (d *directory) checkDir() error {
+	names, err := d.fs.List(d.path)
+	if err != nil || slices.Contains(names, identityName) {
+		return nil // the caller's next step returns the same error
+	}
+	if err := checkEmpty(d.path, names); errors.Is(err, semel.ErrInvalidRequest) {
+		return err
+	}
+	return nil
+}
+
 // checkEmpty refuses to create a new store next to the log of an old one, or
 // among foreign files. Without the old store's secret, its digests are useless.
 func checkEmpty(dir string, names []string) error {
@@ -198,61 +203,11 @@ func checkEmpty(dir string, names []string) error {
 	return nil
 }
 
-func newIdentity(wall func() time.Time) identity {
-	if wall == nil {
-		wall = time.Now
-	}
-	id := identity{secret: digest.NewSecret(), created: wall().UnixNano()}
-	rand.Read(id.store[:]) // never fails
-	return id
-}
-
-// saveIdentity replaces the file atomically. A crash leaves the old or the new
-// one.
-func (s *Store) saveIdentity() error {
-	temp := filepath.Join(s.dir, identityTemp)
-	err := s.removeIfThere(temp)
-	if err == nil {
-		err = s.writeIdentity(temp)
-	}
-	if err == nil {
-		err = s.fs.Rename(temp, s.identityFile())
-	}
-	if err == nil {
-		err = s.fs.SyncDir(s.dir)
-	}
-	if err != nil {
-		if errors.Is(err, syscall.ENOSPC) {
-			err = refusal(err)
-		}
-		return fmt.Errorf("logstore: write %s: %w", s.identityFile(), err)
-	}
-	return nil
-}
-
-func (s *Store) writeIdentity(temp string) error {
-	f, err := s.fs.Create(temp)
-	if err != nil {
-		return err
-	}
-	if _, err = f.WriteAt(s.id.encode(), 0); err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
-}
-
-func (s *Store) removeIfThere(name string) error {
-	if err := s.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
 // takeLock locks the directory for this process.
-func (s *Store) takeLock() (io.Closer, error) {
-	lock, err := s.fs.Lock(filepath.Join(s.dir, lockName), holder(time.Now()))
+func (d *directory) takeLock() (io.Closer, error) {
+	lock, err := d.fs.Lock(filepath.Join(d.path, lockName), holder(time.Now()))
 	if locked, ok := errors.AsType[*vfs.LockedError](err); ok {
-		return nil, &lockedError{s.dir, locked}
+		return nil, &lockedError{d.path, locked}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("logstore: lock: %w", err)
@@ -272,4 +227,94 @@ func holder(now time.Time) string {
 		command = command[:most] + "…"
 	}
 	return fmt.Sprintf("process %d on %s since %s (%s)", os.Getpid(), host, now.UTC().Format(time.RFC3339), command)
+}
+
+// loadIdentity reads the identity, or creates one for a new store.
+func (d *directory) loadIdentity(names []string, wall func() time.Time) error {
+	content, err := d.fs.ReadFile(d.identityFile())
+	switch {
+	case err == nil:
+		if err := d.id.decode(content); err != nil {
+			return &CorruptError{File: d.identityFile(), Err: err}
+		}
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("logstore: read identity: %w", err)
+	}
+	if err := checkEmpty(d.path, names); err != nil {
+		return err
+	}
+	d.id = newIdentity(wall)
+	return d.saveIdentity()
+}
+
+// countOpen durably counts this open and records the end of the log. Tokens
+// start with the count. The tokens of one key therefore only grow, although the
+// claims of retry mode are in memory only.
+func (d *directory) countOpen(reached logEnd) error {
+	d.id.opens++
+	if d.id.opens >= 1<<(64-tokenBits) {
+		return fmt.Errorf("logstore: %s was opened %d times, which is the maximum: %w", d.path, d.id.opens, semel.ErrStoreFull)
+	}
+	// An earlier sync of the directory may have failed. The names of the
+	// segments must be durable before the identity says that the log reaches
+	// into them.
+	if err := d.fs.SyncDir(d.path); err != nil {
+		return fmt.Errorf("logstore: sync %s: %w", d.path, err)
+	}
+	d.id.reached = reached
+	return d.saveIdentity()
+}
+
+func (d *directory) identityFile() string { return filepath.Join(d.path, identityName) }
+
+// saveIdentity replaces the file atomically. A crash leaves the old or the new
+// one.
+func (d *directory) saveIdentity() error {
+	temp := filepath.Join(d.path, identityTemp)
+	err := d.removeIfThere(temp)
+	if err == nil {
+		err = d.writeIdentity(temp)
+	}
+	if err == nil {
+		err = d.fs.Rename(temp, d.identityFile())
+	}
+	if err == nil {
+		err = d.fs.SyncDir(d.path)
+	}
+	if err != nil {
+		if errors.Is(err, syscall.ENOSPC) {
+			err = refusal(err)
+		}
+		return fmt.Errorf("logstore: write %s: %w", d.identityFile(), err)
+	}
+	return nil
+}
+
+func (d *directory) writeIdentity(temp string) error {
+	f, err := d.fs.Create(temp)
+	if err != nil {
+		return err
+	}
+	if _, err = f.WriteAt(d.id.encode(), 0); err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+func (d *directory) removeIfThere(name string) error {
+	if err := d.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// corrupt returns a CorruptError for an offset of a segment.
+func (d *directory) corrupt(g *segment, off int, err error) error {
+	return &CorruptError{File: filepath.Join(d.path, segmentName(g.num)), Offset: int64(off), Err: err}
+}
+
+// missing returns the error of a missing segment file.
+func (d *directory) missing(num uint32, then string) error {
+	return &CorruptError{File: filepath.Join(d.path, segmentName(num)), Err: errors.New("the segment is missing: " + then)}
 }

@@ -3,26 +3,34 @@ package logstore
 import (
 	"context"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/semel-dev/semel"
 )
 
-// Look implements semel.Inspector. It waits for the disk only if a record is being
-// written.
-func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
+// inspector reads records and changes none.
+type inspector struct {
+	log       *log
+	committer *committer
+	finder    *finder
+	keys      *keys
+}
+
+// lookKeys fills the records of keys.
+func (in *inspector) lookKeys(ctx context.Context, keys []semel.Key, records []semel.Record) error {
 	if len(keys) != len(records) {
 		return errLengths
 	}
-	o := s.newOp()
+	o := in.keys.newOp()
 	defer o.free()
 	for _, k := range keys {
 		if err := k.Validate(); err != nil {
 			return err
 		}
 	}
-	s.digestAll(o, len(keys), func(i int) (semel.Key, error) { return keys[i], nil })
-	err := s.look(ctx, o, records)
+	in.keys.digestAll(o, len(keys), func(i int) (semel.Key, error) { return keys[i], nil })
+	err := in.look(ctx, o, records)
 	for i := range records {
 		if records[i].Key == (semel.Key{}) {
 			records[i].Key = keys[i]
@@ -31,28 +39,27 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 	return err
 }
 
-// LookDigest implements semel.DigestResolver. It waits as Look does.
-func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
-	o := s.newOp()
+func (in *inspector) lookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
+	o := in.keys.newOp()
 	defer o.free()
 	o.digests = append(o.digests, d)
 	var record [1]semel.Record
-	err := s.look(ctx, o, record[:])
+	err := in.look(ctx, o, record[:])
 	return record[0], err
 }
 
 // look fills the records of o.digests.
-func (s *Store) look(ctx context.Context, o *op, records []semel.Record) error {
+func (in *inspector) look(ctx context.Context, o *op, records []semel.Record) error {
 	var times []place
 	for i := 0; i < len(records); {
 		if err := ctx.Err(); err != nil {
 			return interrupted(ctx)
 		}
-		s.mu.Lock()
-		err := s.usable()
+		in.log.mu.Lock()
+		err := in.log.usable()
 		for err == nil && i < len(records) {
 			var at place
-			if at, err = s.lookOne(o, &o.digests[i], &records[i]); err != nil || len(o.reads) > 0 {
+			if at, err = in.lookOne(o, &o.digests[i], &records[i]); err != nil || len(o.reads) > 0 {
 				break
 			}
 			if at.segment != nil {
@@ -61,20 +68,20 @@ func (s *Store) look(ctx context.Context, o *op, records []semel.Record) error {
 			}
 			i++
 		}
-		s.mu.Unlock()
-		s.readAll(o)
+		in.log.mu.Unlock()
+		in.finder.readAll(o)
 		if err != nil {
-			s.release(times)
+			in.release(times)
 			return err
 		}
 	}
-	err := s.settle(ctx, o)
+	err := in.committer.settle(ctx, o)
 	for _, at := range times {
 		if err == nil {
-			records[at.record].FirstSeen, err = s.timeAt(at)
+			records[at.record].FirstSeen, err = in.timeAt(at)
 		}
 	}
-	s.release(times)
+	in.release(times)
 	return err
 }
 
@@ -85,78 +92,64 @@ type place struct {
 	record  int
 }
 
-func (s *Store) release(places []place) {
+func (in *inspector) release(places []place) {
 	for _, p := range places {
-		s.unpin(p.segment)
+		in.log.unpin(p.segment)
 	}
 }
 
-func (s *Store) timeAt(p place) (time.Time, error) {
-	r, err := s.recordAround(p.segment, p.off)
+func (in *inspector) timeAt(p place) (time.Time, error) {
+	r, err := in.finder.recordAround(p.segment, p.off)
 	return time.Unix(0, r.time), err
 }
 
 // lookOne fills a record, unless it adds to o.reads.
-func (s *Store) lookOne(o *op, d *semel.Digest, record *semel.Record) (place, error) {
-	now := s.clock.Nanos()
+func (in *inspector) lookOne(o *op, d *semel.Digest, record *semel.Record) (place, error) {
+	now := in.log.clock.Nanos()
 	*record = semel.Record{Digest: *d}
-	if c := s.claims.Get(d); c != nil {
-		*record = s.claimed(d, c, now)
-		s.waitForClaim(o, c)
+	if c := in.keys.claims.Get(d); c != nil {
+		*record = in.claimed(d, c, now)
+		in.keys.waitForClaim(o, c)
 		return place{}, nil
 	}
-	f, ok, _, err := s.find(o, d)
-	if err != nil || !ok || now >= f.entry.expires || s.uncommitted(f.pos) {
+	f, ok, _, err := in.finder.find(o, d)
+	if err != nil || !ok || now >= f.entry.expires || in.uncommitted(f.pos) {
 		return place{}, err
 	}
-	o.waitFor(s.pendingAt(f.pos))
+	o.waitFor(in.committer.pendingAt(f.pos))
 	f.entry.fill(record)
 	record.Result = f.entry.result()
 	if f.entry.rich != nil {
 		return place{}, nil
 	}
-	g := s.log.at(f.pos)
+	g := in.log.segments.at(f.pos)
 	g.pin()
 	return place{segment: g, off: offset(f.pos)}, nil
 }
 
 // uncommitted reports whether a position belongs to the open transaction.
-func (s *Store) uncommitted(pos uint64) bool {
-	if s.tx == nil {
+func (in *inspector) uncommitted(pos uint64) bool {
+	if in.committer.tx == nil {
 		return false
 	}
-	b := s.tx.batch
-	return s.log.at(pos) == b.segment && offset(pos) >= b.start
+	b := in.committer.tx.batch
+	return in.log.segments.at(pos) == b.segment && offset(pos) >= b.start
 }
 
 // claimed returns the record of a claim. Its process has ended if it is from an
 // earlier open.
-func (s *Store) claimed(d *semel.Digest, c *claim, now int64) semel.Record {
+func (in *inspector) claimed(d *semel.Digest, c *claim, now int64) semel.Record {
 	return semel.Record{
-		Orphaned: c.state(now) == semel.Claimed && uint64(c.token)>>tokenBits < s.id.opens,
+		Orphaned: c.state(now) == semel.Claimed && uint64(c.token)>>tokenBits < in.log.dir.id.opens,
 		Key:      c.shown().key, Origin: c.shown().origin, Digest: *d, State: c.state(now), Token: c.token, Attempt: int(c.attempt),
 		Holder: c.name, Fingerprint: c.fingerprint, FirstSeen: timeOf(c.first), LeaseEnd: timeOf(c.leaseEnd),
 	}
 }
 
-// fill sets the fields of a done key's record, except for the result.
-func (e *entry) fill(r *semel.Record) {
-	r.Digest, r.State, r.Expires = e.digest, semel.Done, timeOf(e.expires)
-	if e.rich == nil {
-		r.Fingerprint = wholeOf(e.print)
-		return
-	}
-	r.Key, r.Origin, r.Token, r.Attempt = e.rich.key, e.rich.origin, e.rich.token, int(e.rich.attempt)
-	r.Fingerprint, r.FirstSeen = e.rich.fingerprint, timeOf(e.rich.first)
-	r.Result.Kind, r.ResultSize = e.rich.resultKind, len(e.rich.data)
-}
-
-// List implements semel.Inspector. Scope and ID are set for keys that were
-// recorded with Options.KeepIDs. Other keys do not match a Filter with a scope.
-// It holds one segment in memory at a time.
-func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[semel.Record, error] {
+// list yields the claims, and then the done keys, segment by segment.
+func (in *inspector) list(ctx context.Context, filter semel.ListOptions) iter.Seq2[semel.Record, error] {
 	return func(yield func(semel.Record, error) bool) {
-		claims, err := s.listClaims(filter)
+		claims, err := in.listClaims(filter)
 		if err != nil {
 			yield(semel.Record{}, err)
 			return
@@ -170,7 +163,7 @@ func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[se
 			return
 		}
 		for num, more := uint32(0), true; more; num++ {
-			num, more, err = s.listSegment(ctx, num, filter, yield)
+			num, more, err = in.listSegment(ctx, num, filter, yield)
 			if err != nil {
 				yield(semel.Record{}, err)
 				return
@@ -179,51 +172,96 @@ func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[se
 	}
 }
 
-func (s *Store) listClaims(filter semel.ListOptions) ([]semel.Record, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.usable(); err != nil {
+func (in *inspector) listClaims(filter semel.ListOptions) ([]semel.Record, error) {
+	in.log.mu.Lock()
+	defer in.log.mu.Unlock()
+	if err := in.log.usable(); err != nil {
 		return nil, err
 	}
 	var records []semel.Record
-	now := s.clock.Nanos()
-	for d, c := range s.claims.All() {
-		if r := s.claimed(d, c, now); filter.Selects(&r) {
+	now := in.log.clock.Nanos()
+	for d, c := range in.keys.claims.All() {
+		if r := in.claimed(d, c, now); filter.Selects(&r) {
 			records = append(records, r)
 		}
 	}
 	return records, nil
 }
 
-// Count implements semel.Inspector. Done includes expired keys that the store has
-// not yet removed.
-func (s *Store) Count(context.Context) (semel.Counts, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.usable(); err != nil {
+// listSegment yields the done keys of the first segment from num on.
+func (in *inspector) listSegment(ctx context.Context, num uint32, filter semel.ListOptions, yield func(semel.Record, error) bool) (listed uint32, more bool, err error) {
+	if ctx.Err() != nil {
+		return 0, false, interrupted(ctx)
+	}
+	in.log.mu.Lock()
+	if err := in.log.usable(); err != nil {
+		in.log.mu.Unlock()
+		return 0, false, err
+	}
+	g := in.log.segments.byNum(max(num, in.log.segments.first))
+	last := in.committer.last
+	active := g == in.log.active
+	g.pin()
+	in.log.mu.Unlock()
+	defer in.log.unpin(g)
+	if active && last != nil {
+		// Entries that were moved to the end of the log during the listing are
+		// there.
+		if err := last.wait(ctx); err != nil {
+			return 0, false, err
+		}
+	}
+	more = true
+	err = in.finder.visitDone(g, false, func(e *entry) bool {
+		var r semel.Record
+		e.fill(&r)
+		if filter.Selects(&r) {
+			more = yield(r, nil)
+		}
+		return more
+	})
+	return g.num, more && !active, err
+}
+
+func (in *inspector) count() (semel.Counts, error) {
+	in.log.mu.Lock()
+	defer in.log.mu.Unlock()
+	if err := in.log.usable(); err != nil {
 		return semel.Counts{}, err
 	}
-	now := s.clock.Nanos()
+	now := in.log.clock.Nanos()
 	counts := semel.Counts{
-		Done:        s.index.count,
-		MemoryBytes: s.memoryBytes() + int64(len(s.resident)+len(s.freeChunks))*chunkSize,
+		Done:        in.finder.index.count,
+		MemoryBytes: in.keys.memoryBytes() + int64(len(in.log.cache.resident)+len(in.log.cache.free))*chunkSize,
 	}
-	for _, c := range s.claims.All() {
+	for _, c := range in.keys.claims.All() {
 		if c.state(now) == semel.Unknown {
 			counts.Unknown++
 		} else {
 			counts.Claimed++
 		}
 	}
-	for num := s.log.first; num <= s.active.num; num++ {
-		g := s.log.byNum(num)
+	for num := in.log.segments.first; num <= in.log.active.num; num++ {
+		g := in.log.segments.byNum(num)
 		counts.DiskBytes += int64(g.limit)
 		if counts.Oldest == 0 && g.summary.expired(now, g.base) < g.summary.entries {
 			counts.Oldest = time.Duration(now - g.summary.first)
 		}
 	}
-	if s.spare != nil {
-		counts.DiskBytes += int64(s.spare.limit)
+	if in.log.spare != nil {
+		counts.DiskBytes += int64(in.log.spare.limit)
 	}
 	return counts, nil
+}
+
+// keysWithoutRule reports whether the store has keys and binds no scope.
+func (in *inspector) keysWithoutRule() (bool, error) {
+	in.log.mu.Lock()
+	defer in.log.mu.Unlock()
+	for name := range in.committer.named {
+		if strings.HasPrefix(name, scopeRule) {
+			return false, nil
+		}
+	}
+	return in.finder.index.count > 0 || in.keys.claims.Len() > 0, in.log.usable()
 }

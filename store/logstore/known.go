@@ -150,7 +150,7 @@ func (f *valuesFile) read(content []byte) map[string][]byte {
 // program that closed it was older, or no name began with [KnownPrefix]. It creates
 // nothing and checks no key.
 func Peek(dir string) (map[string][]byte, error) {
-	s := &Store{dir: dir, fs: vfs.OS{}}
+	s := &directory{path: dir, fs: vfs.OS{}}
 	content, err := s.fs.ReadFile(filepath.Join(dir, valuesName))
 	if err != nil {
 		return nil, nil // without this file nothing is known

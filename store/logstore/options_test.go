@@ -77,7 +77,7 @@ func TestMissingSegmentIsCorruption(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		segments, err := filepath.Glob(filepath.Join(s.dir, "*.seg"))
+		segments, err := filepath.Glob(filepath.Join(s.dir.path, "*.seg"))
 		if err != nil || len(segments) < 3 {
 			t.Fatalf("segments: %q, %v", segments, err)
 		}
@@ -85,7 +85,7 @@ func TestMissingSegmentIsCorruption(t *testing.T) {
 			t.Fatal(err)
 		}
 		var corrupt *CorruptError
-		if _, err := Open(s.dir, small()); !errors.As(err, &corrupt) || corrupt.File != segments[which] {
+		if _, err := Open(s.dir.path, small()); !errors.As(err, &corrupt) || corrupt.File != segments[which] {
 			t.Errorf("Open without %s: %v", segments[which], err)
 		}
 	}

@@ -123,9 +123,9 @@ func TestPlacesThatAreReadOftenStayInMemory(t *testing.T) {
 			}
 		}
 		reads = append(reads, counting.reads.Load()-before)
-		s.mu.Lock()
-		kept := int64(len(s.resident)) * chunkSize
-		s.mu.Unlock()
+		s.log.mu.Lock()
+		kept := int64(len(s.log.cache.resident)) * chunkSize
+		s.log.mu.Unlock()
 		if kept > cache {
 			t.Errorf("%d bytes are kept, at most %d may be", kept, cache)
 		}

@@ -1,7 +1,6 @@
 package logstore
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,53 +13,86 @@ import (
 	"github.com/semel-dev/semel/internal/clock"
 )
 
+// loader reads the log into the index.
+type loader struct {
+	store   *Store
+	found   []*segment
+	now     int64
+	seq     uint32   // of the next record
+	last    int64    // time of the latest record
+	torn    bool     // the last segment with records ends with a torn record
+	tail    *segment // the last segment with records
+	sure    int      // that segment is known to be durable up to here
+	unsure  []byte   // the bytes after sure
+	workers []*worker
+}
+
+func newLoader(s *Store) *loader {
+	l := &loader{store: s}
+	l.workers = newWorkers(l)
+	return l
+}
+
 // recover rebuilds the state from the log. It finds the segments, reads and
 // verifies them in order, and cuts off an incomplete last write.
-func (s *Store) recover(names []string) error {
+func (l *loader) recover(names []string) error {
 	for _, name := range names {
 		if strings.HasSuffix(name, tempSuffix) {
-			if err := s.removeIfThere(filepath.Join(s.dir, name)); err != nil {
+			if err := l.store.dir.removeIfThere(filepath.Join(l.store.dir.path, name)); err != nil {
 				return fmt.Errorf("logstore: remove unfinished segment: %w", err)
 			}
 		}
 	}
-	found, err := s.openSegments(names)
+	found, err := l.openSegments(names)
 	if err != nil {
 		return err
 	}
 	for _, g := range found {
-		s.log.ring[g.num%ringSize] = g
+		l.store.log.segments.ring[g.num%ringSize] = g
 	}
-	l := newLoader(s, found)
+	l.found, l.now = found, latest(l.store.opts.Clock, found)
 	if len(found) > 0 {
-		s.log.first = found[0].num
+		l.store.log.segments.first = found[0].num
 		if err := l.load(); err != nil {
 			return err
 		}
 	}
-	if err := s.checkReached(found); err != nil {
+	if err := l.checkReached(found); err != nil {
 		return err
 	}
 	if len(found) > 0 {
-		if found, err = s.finish(found, l); err != nil {
+		if found, err = l.finish(found); err != nil {
 			return err
 		}
 	}
-	last := time.Unix(0, max(s.id.created, l.last))
-	s.clock = clock.New(s.opts.Clock, last)
-	return s.resume(found)
+	last := time.Unix(0, max(l.store.dir.id.created, l.last))
+	l.store.log.clock = clock.New(l.store.opts.Clock, last)
+	return l.resume(found)
+}
+
+// latest returns the time of the wall clock, or of the last sealed segment if that is
+// later.
+func latest(wall func() time.Time, found []*segment) int64 {
+	if wall == nil {
+		wall = time.Now
+	}
+	now := wall().UnixNano()
+	for _, g := range found {
+		now = max(now, g.summary.last)
+	}
+	return now
 }
 
 // openSegments opens the segments in order and reads their headers. For sealed
 // segments, it reads the summaries as well.
-func (s *Store) openSegments(names []string) ([]*segment, error) {
+func (l *loader) openSegments(names []string) ([]*segment, error) {
 	var found []*segment
 	for _, name := range names {
 		num, ok := parseSegmentName(name)
 		if !ok {
 			continue
 		}
-		g, err := s.openSegment(num)
+		g, err := l.openSegment(num)
 		if err != nil {
 			closeSegments(found)
 			return nil, err
@@ -71,7 +103,7 @@ func (s *Store) openSegments(names []string) ([]*segment, error) {
 	for i := 1; i < len(found); i++ {
 		if want := found[i-1].num + 1; found[i].num != want {
 			closeSegments(found)
-			return nil, &CorruptError{File: filepath.Join(s.dir, segmentName(want)), Err: errors.New("the segment is missing")}
+			return nil, &CorruptError{File: filepath.Join(l.store.dir.path, segmentName(want)), Err: errors.New("the segment is missing")}
 		}
 	}
 	return found, nil
@@ -84,13 +116,13 @@ func closeSegments(segments []*segment) {
 	}
 }
 
-func (s *Store) openSegment(num uint32) (*segment, error) {
-	name := filepath.Join(s.dir, segmentName(num))
-	file, err := s.fs.Open(name)
+func (l *loader) openSegment(num uint32) (*segment, error) {
+	name := filepath.Join(l.store.dir.path, segmentName(num))
+	file, err := l.store.dir.fs.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("logstore: open segment %d: %w", num, err)
 	}
-	g, err := s.readHead(num, file)
+	g, err := l.readHead(num, file)
 	if err != nil {
 		return nil, errors.Join(&CorruptError{File: name, Err: err}, file.Close())
 	}
@@ -99,7 +131,7 @@ func (s *Store) openSegment(num uint32) (*segment, error) {
 }
 
 // readHead reads a segment's header, and its summary if it is sealed.
-func (s *Store) readHead(num uint32, file interface {
+func (l *loader) readHead(num uint32, file interface {
 	ReadAt(b []byte, off int64) (int, error)
 	Size() (int64, error)
 }) (*segment, error) {
@@ -114,7 +146,7 @@ func (s *Store) readHead(num uint32, file interface {
 	if n, err := file.ReadAt(header, 0); n < headerSize {
 		return nil, err
 	}
-	base, err := decodeHeader(header, num, s.id.store)
+	base, err := decodeHeader(header, num, l.store.dir.id.store)
 	if err != nil {
 		return nil, err
 	}
@@ -132,33 +164,6 @@ func (s *Store) readHead(num uint32, file interface {
 		g.summary.decode(tail[recordHead:])
 	}
 	return g, nil
-}
-
-// loader reads the log into the index.
-type loader struct {
-	store   *Store
-	found   []*segment
-	now     int64
-	seq     uint32   // of the next record
-	last    int64    // time of the latest record
-	torn    bool     // the last segment with records ends with a torn record
-	tail    *segment // the last segment with records
-	sure    int      // that segment is known to be durable up to here
-	unsure  []byte   // the bytes after sure
-	workers []*worker
-}
-
-func newLoader(s *Store, found []*segment) *loader {
-	wall := s.opts.Clock
-	if wall == nil {
-		wall = time.Now
-	}
-	l := &loader{store: s, found: found, now: wall().UnixNano()}
-	for _, g := range found {
-		l.now = max(l.now, g.summary.last)
-	}
-	l.workers = newWorkers(l)
-	return l
 }
 
 // load reads and verifies segments ahead of the workers that apply them.
@@ -194,7 +199,7 @@ func (l *loader) load() error {
 
 // checkMemory refuses a log whose keys do not fit into memory.
 func (l *loader) checkMemory() error {
-	if need, most := l.store.memoryBytes(), l.store.opts.MaxIndexBytes; need > most {
+	if need, most := l.store.keys.memoryBytes(), l.store.opts.MaxIndexBytes; need > most {
 		return fmt.Errorf("logstore: the index needs at least %d bytes, but Options.MaxIndexBytes is %d: increase it: %w", need, most, semel.ErrStoreFull)
 	}
 	return nil
@@ -208,7 +213,7 @@ func (l *loader) presize() {
 			keys += g.summary.entries - g.summary.expired(l.now, g.base)
 		}
 	}
-	x := &l.store.index
+	x := &l.store.finder.index
 	if keys > 8*shards {
 		for i := range x.shards {
 			x.reserve(&x.shards[i], keys)
@@ -245,7 +250,7 @@ func (l *loader) readAhead(ahead chan<- image, buffers <-chan []byte, stop <-cha
 // read reads one segment and verifies each of its records.
 func (l *loader) read(i int, g *segment, buf []byte) image {
 	img := image{segment: g}
-	img.bytes, img.err = l.store.image(g, g.limit, buf)
+	img.bytes, img.err = l.store.log.image(g, g.limit, buf)
 	if img.err != nil {
 		return img
 	}
@@ -262,7 +267,7 @@ func (l *loader) read(i int, g *segment, buf []byte) image {
 		err = l.checkEnd(i, g, img.bytes, end, next, sealed)
 	}
 	if err != nil {
-		img.err = l.store.corrupt(g, end, err)
+		img.err = l.store.dir.corrupt(g, end, err)
 	}
 	g.next, g.written, g.synced, g.memFrom = end, end, end, end
 	if len(img.records) > 0 {
@@ -304,23 +309,21 @@ func (l *loader) checkEnd(i int, g *segment, img []byte, end int, next uint32, s
 
 // isEmpty reports whether a segment has only a header.
 func (l *loader) isEmpty(g *segment) bool {
-	img, err := l.store.image(g, g.limit, nil)
+	img, err := l.store.log.image(g, g.limit, nil)
 	return err == nil && isZero(img[headerSize:])
 }
-
-func isZero(b []byte) bool { return bytes.Count(b, []byte{0}) == len(b) }
 
 // checkReached refuses a log that ends before the position that it is known to
 // have reached. That part was durable, so a crash cannot have cut it off. It
 // changes nothing, so the next open returns the same error.
-func (s *Store) checkReached(found []*segment) error {
+func (l *loader) checkReached(found []*segment) error {
 	const restore = "restore it from a backup: without it, done keys would look new"
-	reached := s.id.reached
+	reached := l.store.dir.id.reached
 	if len(found) == 0 {
 		if reached.segment == 0 {
 			return nil
 		}
-		return s.missing(reached.segment, restore)
+		return l.store.dir.missing(reached.segment, restore)
 	}
 	last := found[len(found)-1]
 	tail := last // the end of the log
@@ -331,40 +334,35 @@ func (s *Store) checkReached(found []*segment) error {
 	switch {
 	case tail.sealed:
 		// A segment is sealed only when the next one exists.
-		return s.missing(last.num+1, restore)
+		return l.store.dir.missing(last.num+1, restore)
 	case !end.before(reached):
 		return nil
 	case last.num < reached.segment:
-		return s.missing(last.num+1, restore)
+		return l.store.dir.missing(last.num+1, restore)
 	}
-	return s.corrupt(tail, tail.next, fmt.Errorf("the log ends here, but it had reached byte %d of %s: its end was truncated or overwritten: %s",
+	return l.store.dir.corrupt(tail, tail.next, fmt.Errorf("the log ends here, but it had reached byte %d of %s: its end was truncated or overwritten: %s",
 		reached.offset, segmentName(reached.segment), restore))
-}
-
-// missing returns the error of a missing segment file.
-func (s *Store) missing(num uint32, then string) error {
-	return &CorruptError{File: filepath.Join(s.dir, segmentName(num)), Err: errors.New("the segment is missing: " + then)}
 }
 
 // finish handles the ends of the log that recovery found. It returns the
 // remaining segments.
-func (s *Store) finish(found []*segment, l *loader) ([]*segment, error) {
-	if err := s.checkFirst(found); err != nil {
+func (l *loader) finish(found []*segment) ([]*segment, error) {
+	if err := l.checkFirst(found); err != nil {
 		return found, err
 	}
-	s.log.swept = found[0].num
-	for len(found) > 0 && found[0].num < s.log.first {
-		if err := s.deleteSegment(found[0]); err != nil {
+	l.store.log.segments.swept = found[0].num
+	for len(found) > 0 && found[0].num < l.store.log.segments.first {
+		if err := l.store.log.deleteSegment(found[0]); err != nil {
 			return found, err
 		}
 		found = found[1:]
 	}
-	s.sweep()
+	l.store.finder.sweep()
 	for n := len(found); n >= 2 && !found[n-2].sealed; n-- {
 		// The last segment was created ahead and never used.
 		g := found[n-1]
 		found = found[:n-1]
-		if err := s.deleteSegment(g); err != nil {
+		if err := l.store.log.deleteSegment(g); err != nil {
 			return found, err
 		}
 	}
@@ -373,7 +371,7 @@ func (s *Store) finish(found []*segment, l *loader) ([]*segment, error) {
 			return found, err
 		}
 	}
-	s.seq = l.seq - 1
+	l.store.committer.seq = l.seq - 1
 	return found, nil
 }
 
@@ -399,39 +397,39 @@ func (l *loader) secure(g *segment) error {
 }
 
 // checkFirst checks that the oldest segment is the one that must be the oldest.
-func (s *Store) checkFirst(found []*segment) error {
+func (l *loader) checkFirst(found []*segment) error {
 	first := uint32(1)
-	if v, ok := s.values[firstSegment]; ok && len(v.data) == 4 {
+	if v, ok := l.store.committer.named[firstSegment]; ok && len(v.data) == 4 {
 		first = binary.LittleEndian.Uint32(v.data)
 	}
 	if found[0].num > first {
-		return &CorruptError{File: filepath.Join(s.dir, segmentName(first)), Err: errors.New("the segment is missing")}
+		return &CorruptError{File: filepath.Join(l.store.dir.path, segmentName(first)), Err: errors.New("the segment is missing")}
 	}
-	s.log.first = first
+	l.store.log.segments.first = first
 	return nil
 }
 
 // resume prepares the log for appends.
-func (s *Store) resume(found []*segment) error {
+func (l *loader) resume(found []*segment) error {
 	if n := len(found); n > 0 {
-		return s.resumeIn(found[n-1])
+		return l.resumeIn(found[n-1])
 	}
 	const num = 1
-	s.log.first, s.log.swept = num, num
-	g, err := s.createLargest(num, min(firstSize, int(s.opts.SegmentSize)), minSegmentSize)
+	l.store.log.segments.first, l.store.log.segments.swept = num, num
+	g, err := l.store.log.createLargest(num, min(firstSize, int(l.store.opts.SegmentSize)), minSegmentSize)
 	if err != nil {
 		return err
 	}
-	s.active, s.writing = g, g
-	s.log.ring[num%ringSize] = g
+	l.store.log.active, l.store.log.writing = g, g
+	l.store.log.segments.ring[num%ringSize] = g
 	return nil
 }
 
 // resumeIn continues in a segment that is not full.
-func (s *Store) resumeIn(g *segment) error {
-	s.active, s.writing = g, g
-	s.emptySeq = s.seq
-	size := min(g.next+firstSize, int(s.opts.SegmentSize))
+func (l *loader) resumeIn(g *segment) error {
+	l.store.log.active, l.store.log.writing = g, g
+	l.store.committer.emptySeq = l.store.committer.seq
+	size := min(g.next+firstSize, int(l.store.opts.SegmentSize))
 	if g.limit >= size {
 		return nil
 	}

@@ -2,12 +2,9 @@ package logstore
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-
-	"github.com/semel-dev/semel"
 )
 
 // scan visits the records of a segment's image. It stops at the end of the
@@ -116,68 +113,23 @@ func laterRecord(img []byte, off int, seed, seq uint32) (int, bool) {
 	return 0, false
 }
 
-// image reads the written part of a segment.
-func (s *Store) image(g *segment, size int, buf []byte) ([]byte, error) {
-	if cap(buf) < size {
-		buf = make([]byte, size)
-	}
-	buf = buf[:size]
-	if n, err := g.file.ReadAt(buf, 0); n < size {
-		return nil, s.corrupt(g, n, fmt.Errorf("cannot read the segment: %w", err))
-	}
-	return buf, nil
-}
-
-// listSegment yields the done keys of the first segment from num on.
-func (s *Store) listSegment(ctx context.Context, num uint32, filter semel.ListOptions, yield func(semel.Record, error) bool) (listed uint32, more bool, err error) {
-	if ctx.Err() != nil {
-		return 0, false, interrupted(ctx)
-	}
-	s.mu.Lock()
-	if err := s.usable(); err != nil {
-		s.mu.Unlock()
-		return 0, false, err
-	}
-	g := s.log.byNum(max(num, s.log.first))
-	last := s.last
-	active := g == s.active
-	g.pin()
-	s.mu.Unlock()
-	defer s.unpin(g)
-	if active && last != nil {
-		// Entries that were moved to the end of the log during the listing are
-		// there.
-		if err := last.wait(ctx); err != nil {
-			return 0, false, err
-		}
-	}
-	more = true
-	err = s.visitDone(g, false, func(e *entry) bool {
-		var r semel.Record
-		e.fill(&r)
-		if filter.Selects(&r) {
-			more = yield(r, nil)
-		}
-		return more
-	})
-	return g.num, more && !active, err
-}
+func isZero(b []byte) bool { return bytes.Count(b, []byte{0}) == len(b) }
 
 // visitDone visits the done keys whose current entry is in this segment: either
 // the expired ones or the others. It holds the whole segment in memory, and the
 // lock for a few keys at a time.
-func (s *Store) visitDone(g *segment, expired bool, visit func(e *entry) bool) error {
-	s.mu.Lock()
+func (f *finder) visitDone(g *segment, expired bool, visit func(e *entry) bool) error {
+	f.log.mu.Lock()
 	size := g.written
-	s.mu.Unlock()
-	img, err := s.image(g, size, nil)
+	f.log.mu.Unlock()
+	img, err := f.log.image(g, size, nil)
 	if err != nil {
 		return err
 	}
 	stopped := errors.New("stopped")
 	group := make([]entry, 0, 256)
 	flush := func() error {
-		s.keepCurrent(g, group, expired)
+		f.keepCurrent(g, group, expired)
 		for i := range group {
 			if group[i].kind == kindDone && !visit(&group[i]) {
 				return stopped
@@ -212,20 +164,20 @@ func (s *Store) visitDone(g *segment, expired bool, visit func(e *entry) bool) e
 		err = errors.New("record checksum mismatch")
 	}
 	if err != nil {
-		return s.corrupt(g, end, err)
+		return f.log.dir.corrupt(g, end, err)
 	}
 	return nil
 }
 
 // keepCurrent clears the kind of all entries that must not be visited: entries without a place in
 // the index, and entries whose expiry does not match expired.
-func (s *Store) keepCurrent(g *segment, group []entry, expired bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.clock.Nanos()
+func (f *finder) keepCurrent(g *segment, group []entry, expired bool) {
+	f.log.mu.Lock()
+	defer f.log.mu.Unlock()
+	now := f.log.clock.Nanos()
 	for i := range group {
 		e := &group[i]
-		if (now >= e.expires) != expired || !s.index.points(&e.digest, g.position(e.off)) {
+		if (now >= e.expires) != expired || !f.index.points(&e.digest, g.position(e.off)) {
 			e.kind = 0
 		}
 	}

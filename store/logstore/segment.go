@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"path/filepath"
 
 	"github.com/semel-dev/semel/vfs"
 )
@@ -134,79 +133,6 @@ func decodeHeader(b []byte, num uint32, store storeID) (base int64, err error) {
 	return int64(binary.LittleEndian.Uint64(b[32:])), nil
 }
 
-// createSegment creates a durable, allocated segment without records. It
-// creates the file under a temporary name and renames it, so that a segment
-// file always has a valid header.
-func (s *Store) createSegment(num uint32, size int) (*segment, error) {
-	base := s.clock.Nanos() / tickNanos
-	g := newSegment(num, base, encodeHeader(num, s.id.store, base))
-	name, temp := filepath.Join(s.dir, segmentName(num)), filepath.Join(s.dir, segmentName(num)+".tmp")
-	file, err := s.makeSegmentFile(temp, encodeHeader(num, s.id.store, base), size)
-	if err == nil {
-		err = s.fs.Rename(temp, name)
-	}
-	if err == nil {
-		err = syncFailed(s.fs.SyncDir(s.dir))
-	}
-	if err != nil {
-		if file != nil {
-			err = errors.Join(err, file.Close())
-		}
-		return nil, fmt.Errorf("logstore: create segment %d: %w", num, err)
-	}
-	g.file, g.limit = file, size
-	return g, nil
-}
-
-// tempSuffix is the name suffix of a segment that is being created.
-const tempSuffix = ".seg.tmp"
-
-func (s *Store) makeSegmentFile(temp string, header []byte, size int) (vfs.File, error) {
-	if err := s.removeIfThere(temp); err != nil {
-		return nil, err
-	}
-	file, err := s.fs.Create(temp)
-	if err != nil {
-		return nil, err
-	}
-	if err = extend(file, 0, size); err == nil {
-		_, err = file.WriteAt(header, 0)
-	}
-	if err == nil {
-		err = syncFailed(file.Sync())
-	}
-	if err != nil {
-		return nil, errors.Join(err, file.Close(), s.fs.Remove(temp))
-	}
-	return file, nil
-}
-
-// extend allocates a file from one length to another and writes zeros there. A
-// later sync of data in that range then does not wait for the file system's
-// journal. It writes and syncs in steps: a large write would need a large sync,
-// and other syncs can run between the steps.
-func extend(file vfs.File, from, to int) error {
-	const (
-		step      = 64 << 10
-		syncEvery = 4 << 20
-	)
-	if err := file.Allocate(int64(to)); err != nil {
-		return err
-	}
-	zeros := make([]byte, min(step, to-from))
-	for off := from; off < to; off += len(zeros) {
-		if _, err := file.WriteAt(zeros[:min(len(zeros), to-off)], int64(off)); err != nil {
-			return err
-		}
-		if (off-from)%syncEvery == syncEvery-step {
-			if err := file.Sync(); err != nil {
-				return syncFailed(err)
-			}
-		}
-	}
-	return nil
-}
-
 func newSegment(num uint32, base int64, header []byte) *segment {
 	return &segment{
 		num: num, base: base, seed: crc32.Checksum(header, castagnoli),
@@ -234,62 +160,6 @@ func (g *segment) markBefore(off int) int {
 	}
 	return headerSize
 }
-
-// put copies bytes into memory at off.
-func (s *Store) put(g *segment, off int, b []byte) {
-	for len(b) > 0 {
-		n := copy(s.chunk(g, off>>chunkBits)[off&(chunkSize-1):], b)
-		b = b[n:]
-		off += n
-	}
-}
-
-// chunk returns a chunk for writing. It creates the chunk if necessary.
-func (s *Store) chunk(g *segment, i int) []byte {
-	for len(g.chunks) <= i {
-		g.chunks = append(g.chunks, nil)
-	}
-	if g.chunks[i] == nil {
-		if n := len(s.freeChunks); n > 0 {
-			g.chunks[i], s.freeChunks = s.freeChunks[n-1], s.freeChunks[:n-1]
-		} else {
-			g.chunks[i] = make([]byte, chunkSize)
-		}
-		s.resident = append(s.resident, residentChunk{g, i})
-	}
-	return g.chunks[i]
-}
-
-// residentChunk identifies a chunk that is in memory.
-type residentChunk struct {
-	segment *segment
-	index   int
-}
-
-// trimChunks releases the oldest written chunks above the limit.
-func (s *Store) trimChunks() {
-	n := 0
-	for (len(s.resident)-n)*chunkSize > int(s.opts.CacheBytes) {
-		c := s.resident[n]
-		end := (c.index + 1) << chunkBits
-		growing := c.segment == s.active && c.segment.next < end
-		if growing || c.segment.written < min(end, c.segment.next) {
-			break
-		}
-		if len(s.freeChunks) < freeChunks {
-			s.freeChunks = append(s.freeChunks, c.segment.chunks[c.index])
-		}
-		c.segment.chunks[c.index] = nil
-		delete(c.segment.fromFile, c.index)
-		n++
-	}
-	if n > 0 {
-		s.resident = append(s.resident[:0], s.resident[n:]...)
-	}
-}
-
-// freeChunks is the number of chunks that are kept for reuse.
-const freeChunks = 8
 
 // memory returns n bytes at off if they are in memory. It copies them to
 // scratch if they span two chunks. They are valid until the lock is released.
@@ -320,68 +190,13 @@ func (g *segment) holds(off int) bool {
 	return i < len(g.chunks) && g.chunks[i] != nil && (off >= g.memFrom || i < g.memFrom>>chunkBits)
 }
 
-// worthReads is the number of reads that take about as long as to read a chunk.
-const worthReads = 64
-
-// countRead notes a read of the file, and reports whether the chunk there is worth its
-// memory. The caller holds the lock.
-func (s *Store) countRead(c residentChunk) bool {
-	g, i := c.segment, c.index
-	start, end := i<<chunkBits, (i+1)<<chunkBits
-	if whole := end <= g.memFrom || start >= g.memFrom && end <= g.written; !whole || !s.roomForChunk() {
-		return false
-	}
-	for len(g.reads) <= i {
-		g.reads = append(g.reads, 0)
-	}
-	g.reads[i]++
-	return g.reads[i]%worthReads == 0
-}
-
-// roomForChunk reports whether another chunk may be in memory.
-func (s *Store) roomForChunk() bool {
-	return (len(s.resident)+1)*chunkSize <= int(s.opts.CacheBytes)
-}
-
-// keepChunk reads a chunk into memory, where it stays until newer ones need the space. A
-// failed read is left to the caller who needs the data.
-func (s *Store) keepChunk(c residentChunk) {
-	g, i := c.segment, c.index
-	b := make([]byte, chunkSize)
-	if n, _ := g.file.ReadAt(b, int64(i)<<chunkBits); n < len(b) {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if g.dead || i < len(g.chunks) && g.chunks[i] != nil || !s.roomForChunk() {
-		return
-	}
-	for len(g.chunks) <= i {
-		g.chunks = append(g.chunks, nil)
-	}
-	g.chunks[i] = b
-	if g.fromFile == nil {
-		g.fromFile = map[int]bool{}
-	}
-	g.fromFile[i] = true
-	s.resident = append(s.resident, c)
+// unchecked reports whether a part of the n bytes at off, which are in memory, came from the file.
+func (g *segment) unchecked(off, n int) bool {
+	return g.fromFile[off>>chunkBits] || g.fromFile[(off+n-1)>>chunkBits]
 }
 
 // pin keeps the file of a segment open for a reader outside the lock.
 func (g *segment) pin() { g.pins++ }
-
-// unpin releases a pin.
-func (s *Store) unpin(g *segment) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unpinLocked(g)
-}
-
-// unpinLocked releases a pin. The caller holds the lock.
-func (s *Store) unpinLocked(g *segment) {
-	g.pins--
-	g.closeIfUnused()
-}
 
 // closeIfUnused closes the file of a deleted segment without readers. The file
 // was only read and no longer exists, so no caller can use an error of Close.

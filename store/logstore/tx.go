@@ -20,7 +20,7 @@ const TxBytes = segmentStride / 2
 // log, and every other change of the store waits. A Tx is not safe for
 // concurrent use.
 type Tx struct {
-	store *Store
+	keys  *keys
 	op    *op
 	batch *batch
 	over  bool
@@ -41,71 +41,32 @@ type takenClaim struct {
 
 var errOver = fmt.Errorf("logstore: the transaction is over: %w", semel.ErrInvalidRequest)
 
-// Begin opens a transaction. It waits until the previous transaction was
-// committed, sealed or aborted. Changes that waited for that transaction run
-// first. Begin waits for the disk only if a segment must be created.
-func (s *Store) Begin(ctx context.Context) (*Tx, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.gate.take(ctx, s); err != nil {
+// newTx opens a transaction.
+func newTx(ctx context.Context, k *keys) (*Tx, error) {
+	c := k.committer
+	k.log.mu.Lock()
+	defer k.log.mu.Unlock()
+	if err := c.gate.take(ctx, k.log); err != nil {
 		return nil, err
 	}
-	err := s.waitSealed(ctx)
+	err := c.waitSealed(ctx)
 	if err == nil {
-		err = s.reserveTx()
+		err = c.reserveTx()
 	}
 	if err == nil {
-		err = s.usable() // it may have been closed in between
+		err = k.log.usable() // it may have been closed in between
 	}
 	if err != nil {
-		s.gate.release()
+		c.gate.release()
 		return nil, err
 	}
-	if s.open != nil {
-		s.closeBatch(s.open)
+	if c.open != nil {
+		c.closeBatch(c.open)
 	}
-	tx := &Tx{store: s, op: s.newOp(), summary: s.active.summary, window: s.active.window}
-	tx.batch = s.newBatch()
-	s.open, s.tx = tx.batch, tx
+	tx := &Tx{keys: k, op: k.newOp(), summary: k.log.active.summary, window: k.log.active.window}
+	tx.batch = c.newBatch()
+	c.open, c.tx = tx.batch, tx
 	return tx, nil
-}
-
-// waitSealed waits until only a few sealed transactions wait for the disk. A
-// caller that never waits for one therefore cannot fill the memory. It releases
-// the lock while it waits.
-func (s *Store) waitSealed(ctx context.Context) error {
-	const most = 4
-	var oldest *batch
-	n := 0
-	for b := s.last; b != nil; b = b.prev {
-		if b.sealed {
-			oldest = b
-			n++
-		}
-	}
-	if n < most {
-		return nil
-	}
-	s.mu.Unlock()
-	defer s.mu.Lock()
-	err := oldest.wait(ctx)
-	if ctx.Err() != nil {
-		return interrupted(ctx)
-	}
-	return err
-}
-
-// reserveTx reserves room for a transaction of TxBytes.
-func (s *Store) reserveTx() error {
-	for {
-		room := 0
-		if s.active.next > TxBytes {
-			room = TxBytes // not enough left: start a new segment
-		}
-		if moved, err := s.reserve(room); !moved || err != nil {
-			return err
-		}
-	}
 }
 
 // TxKeys are the keys of a [Tx.Claim]. The slices that are set have the same
@@ -143,15 +104,6 @@ func (k *TxKeys) print(i int) uint64 {
 	return k.Prints[i]
 }
 
-// TxKeyBytes returns the maximum size of a key in a transaction, with its origin.
-// It uses the key only if the store has Options.KeepIDs.
-func (s *Store) TxKeyBytes(k semel.Key, origin string) int {
-	if !s.opts.KeepIDs {
-		k = semel.Key{}
-	}
-	return detail{k, origin}.txBytes()
-}
-
 func (d detail) txBytes() int {
 	if d == (detail{}) {
 		return compactMost
@@ -171,7 +123,7 @@ func (d detail) txBytes() int {
 // Claim may read files. After an error, this call has decided nothing. The
 // transaction can continue or be aborted.
 func (tx *Tx) Claim(keys TxKeys, window time.Duration, out []semel.Decision) error {
-	s := tx.store
+	k := tx.keys
 	n := len(keys.Digests)
 	if len(out) != n || keys.Prints != nil && len(keys.Prints) != n || keys.Keys != nil && len(keys.Keys) != n || keys.Origins != nil && len(keys.Origins) != n {
 		return errLengths
@@ -179,7 +131,7 @@ func (tx *Tx) Claim(keys TxKeys, window time.Duration, out []semel.Decision) err
 	if window <= 0 {
 		return invalid("window must be above 0, got %s", window)
 	}
-	if !s.opts.KeepIDs {
+	if !k.opts.KeepIDs {
 		keys.Keys = nil
 	} else if keys.Keys == nil && n > 0 {
 		return invalid("TxKeys.Keys is required, because the store has Options.KeepIDs")
@@ -194,13 +146,13 @@ func (tx *Tx) Claim(keys TxKeys, window time.Duration, out []semel.Decision) err
 			room += keys.detail(i).txBytes()
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	k.log.mu.Lock()
+	defer k.log.mu.Unlock()
 	if err := tx.grow(room); err != nil {
 		return err
 	}
-	if s.full() {
-		return s.errFull()
+	if k.full() {
+		return k.errFull()
 	}
 	const run = 1024
 	for from := 0; from < n; from += run {
@@ -216,33 +168,33 @@ func (tx *Tx) Claim(keys TxKeys, window time.Duration, out []semel.Decision) err
 // and half of Options.MaxIndexBytes. The number may change at any time. It is no
 // promise, and 0 means unknown.
 func (tx *Tx) Expect(more int64) {
-	s := tx.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.index.expected = 0
+	k := tx.keys
+	k.log.mu.Lock()
+	defer k.log.mu.Unlock()
+	k.finder.index.expected = 0
 	if more > 0 {
-		s.index.expected = min(homesOf(s.index.count+more), int(s.opts.MaxIndexBytes/2/8/shards))
+		k.finder.index.expected = min(homesOf(k.finder.index.count+more), int(k.opts.MaxIndexBytes/2/8/shards))
 	}
 }
 
 // grow makes room for n more bytes in the record. It may release the lock.
 func (tx *Tx) grow(n int) error {
-	s := tx.store
+	k := tx.keys
 	if tx.over {
 		return tx.overErr()
 	}
 	g := tx.batch.segment
 	need := g.next + n + tx.room + slack
 	if need <= g.limit {
-		return s.failed
+		return k.log.failed
 	}
 	if need > segmentStride {
 		return invalid("the transaction has %d bytes and cannot grow by %d: commit earlier", g.next-tx.batch.start, n+tx.room)
 	}
 	const step = 4 << 20
-	s.mu.Unlock()
-	err := s.allocate(g, min((need+step-1)&^(step-1), segmentStride))
-	s.mu.Lock()
+	k.log.mu.Unlock()
+	err := k.log.allocate(g, min((need+step-1)&^(step-1), segmentStride))
+	k.log.mu.Lock()
 	if err == nil && tx.over {
 		err = tx.overErr()
 	}
@@ -259,9 +211,9 @@ func (tx *Tx) overErr() error {
 // claimRun decides the keys in [from, to). It first touches all their slots, so that
 // the memory latencies overlap. Then it does the file reads, and then it decides.
 func (tx *Tx) claimRun(keys *TxKeys, from, to int, window time.Duration, out []semel.Decision) error {
-	s := tx.store
-	s.index.touch(keys.Digests[from:to])
-	now := s.clock.Nanos()
+	k := tx.keys
+	k.finder.index.touch(keys.Digests[from:to])
+	now := k.log.clock.Nanos()
 	tick := expiryTick(now, int64(window))
 	o := tx.op
 	clear(o.known)
@@ -277,13 +229,13 @@ func (tx *Tx) claimRun(keys *TxKeys, from, to int, window time.Duration, out []s
 			i++
 			continue
 		}
-		for k := i + 1; k < to; k++ {
-			o.request = k - from
-			s.plan(o, &keys.Digests[k])
+		for behind := i + 1; behind < to; behind++ {
+			o.request = behind - from
+			k.finder.plan(o, &keys.Digests[behind])
 		}
-		s.mu.Unlock()
-		s.readQueued(o, func(r *read, is reading) { o.keep(r, is, now) })
-		s.mu.Lock()
+		k.log.mu.Unlock()
+		k.finder.readQueued(o, func(r *read, is reading) { o.keep(r, is, now) })
+		k.log.mu.Lock()
 		if tx.over {
 			return tx.overErr()
 		}
@@ -291,31 +243,18 @@ func (tx *Tx) claimRun(keys *TxKeys, from, to int, window time.Duration, out []s
 	return nil
 }
 
-// keep keeps the result of a read. A live key stays as it is while the transaction is
-// open, so it need not be looked up again.
-func (o *op) keep(r *read, is reading, now int64) {
-	if is.err == nil && is.entry.kind == kindDone && is.entry.digest == r.digest && now < is.entry.expires {
-		o.live[r.request] = liveKey{is.entry.expires, is.entry.print}
-		return
-	}
-	if o.known == nil {
-		o.known = make(map[uint64]reading)
-	}
-	o.known[r.pos] = is
-}
-
 // claimOne decides one key. It returns Undecided if it must read first.
 func (tx *Tx) claimOne(keys *TxKeys, i int, tick, now int64) (semel.Decision, error) {
-	s, d, print := tx.store, &keys.Digests[i], keys.print(i)
-	if s.claims.Len() > 0 {
+	k, d, print := tx.keys, &keys.Digests[i], keys.print(i)
+	if k.claims.Len() > 0 {
 		if decision := tx.claimTaken(d, print, now); decision != semel.Fresh {
 			return decision, nil
 		}
 	}
-	if k := tx.op.live[tx.op.request]; now < k.expires {
-		return known(print, k.print), nil
+	if live := tx.op.live[tx.op.request]; now < live.expires {
+		return known(print, live.print), nil
 	}
-	f, ok, pending, err := s.find(tx.op, d)
+	f, ok, pending, err := k.finder.find(tx.op, d)
 	switch {
 	case err != nil:
 		return semel.Undecided, err
@@ -324,11 +263,11 @@ func (tx *Tx) claimOne(keys *TxKeys, i int, tick, now int64) (semel.Decision, er
 	case ok && now < f.entry.expires:
 		return known(print, f.entry.print), nil
 	case ok:
-		s.index.remove(f.shard, f.slot)
+		k.finder.index.remove(f.shard, f.slot)
 	}
 	more := keys.detail(i)
-	if more != (detail{}) || !s.addCompact(tx.op, d, f.slot, tick, 0, print, now) {
-		s.addDone(tx.op, d, &done{tick: tick, rich: rich{first: now, attempt: 1, fingerprint: wholeOf(print), key: more.key, origin: more.origin}}, now)
+	if more != (detail{}) || !k.addCompact(tx.op, d, f.slot, tick, 0, print, now) {
+		k.addDone(tx.op, d, &done{tick: tick, rich: rich{first: now, attempt: 1, fingerprint: wholeOf(print), key: more.key, origin: more.origin}}, now)
 	}
 	return semel.Fresh, nil
 }
@@ -344,8 +283,8 @@ func known(claim, key uint64) semel.Decision {
 // claimTaken decides a key that is claimed. It returns Fresh if the key is no
 // longer claimed.
 func (tx *Tx) claimTaken(d *semel.Digest, print uint64, now int64) semel.Decision {
-	s := tx.store
-	c := s.claims.Get(d)
+	k := tx.keys
+	c := k.claims.Get(d)
 	switch {
 	case c == nil:
 		return semel.Fresh
@@ -357,7 +296,7 @@ func (tx *Tx) claimTaken(d *semel.Digest, print uint64, now int64) semel.Decisio
 		return semel.InFlight
 	}
 	tx.taken = append(tx.taken, takenClaim{*d, *c})
-	s.claims.Remove(d)
+	k.claims.Remove(d)
 	return semel.Fresh
 }
 
@@ -382,6 +321,39 @@ func (tx *Tx) Set(name string, value []byte) {
 	tx.named = append(tx.named, namedValue{name: name, data: value})
 }
 
+// BindScope binds a scope to a rule when the transaction commits, unless an earlier
+// durable transaction bound the scope. It returns the rule to which the scope is
+// then bound. It does not block. See [semel.BindScope], which also checks the rule.
+func (tx *Tx) BindScope(scope, rule string) (bound string) {
+	if data, ok := tx.keys.values.get(scopeRule + scope); ok {
+		return string(data)
+	}
+	tx.Set(scopeRule+scope, []byte(rule))
+	return rule
+}
+
+// bindScope binds a scope to a rule in a transaction of its own.
+func bindScope(ctx context.Context, k *keys, scope, rule string) (string, error) {
+	k.values.binding.Lock() // a value is visible only when it is durable
+	defer k.values.binding.Unlock()
+	bound, ok, err := k.values.boundTo(scope)
+	if ok || err != nil || rule == "" {
+		return bound, err
+	}
+	tx, err := newTx(ctx, k)
+	if err != nil {
+		return "", err
+	}
+	defer tx.Abort()
+	if bound := tx.BindScope(scope, rule); bound != rule {
+		return bound, nil
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return "", err
+	}
+	return rule, nil
+}
+
 // Commit writes the transaction as one record. The record is durable when
 // Commit returns nil. An error means that nothing was changed, unless its class
 // is unknown outcome or store failed. In all cases the transaction is over.
@@ -393,7 +365,7 @@ func (tx *Tx) Commit(ctx context.Context) error {
 	if err := tx.finish(nil); err != nil {
 		return err
 	}
-	tx.store.follow(tx.batch)
+	tx.keys.committer.follow(tx.batch)
 	return tx.batch.err
 }
 
@@ -404,13 +376,13 @@ func (tx *Tx) Commit(ctx context.Context) error {
 // and every later record fails with it. Records are written in the order of
 // their transactions.
 func (tx *Tx) Seal(before func() error) *Pending {
-	s := tx.store
+	k := tx.keys
 	if err := tx.finish(before); err != nil {
 		done := make(chan struct{})
 		close(done)
 		return &Pending{&batch{done: done, err: err}}
 	}
-	s.background.Go(func() { s.follow(tx.batch) })
+	k.log.background.Go(func() { k.committer.follow(tx.batch) })
 	return &Pending{tx.batch}
 }
 
@@ -436,34 +408,34 @@ func (p *Pending) Done() bool {
 // Abort ends the transaction without changes. After Commit, Seal or Abort it
 // does nothing, so it can be deferred.
 func (tx *Tx) Abort() {
-	tx.store.mu.Lock()
-	defer tx.store.mu.Unlock()
+	tx.keys.log.mu.Lock()
+	defer tx.keys.log.mu.Unlock()
 	tx.abort(errOver)
 }
 
 // finish closes the record and admits the next change to the log.
 func (tx *Tx) finish(before func() error) error {
-	s := tx.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	k := tx.keys
+	k.log.mu.Lock()
+	defer k.log.mu.Unlock()
 	err := tx.err
 	if err == nil {
 		err = tx.grow(0)
 	}
 	if err == nil {
-		err = s.usable()
+		err = k.log.usable()
 	}
 	if err != nil {
 		tx.abort(errOver)
 		return err
 	}
 	for _, n := range tx.named {
-		s.writeValue(tx.op, n.name, n.data)
+		k.values.write(tx.op, n.name, n.data)
 	}
 	b := tx.batch
 	b.before, b.sealed = before, true
-	s.closeBatch(b)
-	s.last = b
+	k.committer.closeBatch(b)
+	k.committer.last = b
 	tx.end(errOver)
 	return nil
 }
@@ -473,21 +445,21 @@ func (tx *Tx) abort(why error) {
 	if tx.over {
 		return
 	}
-	s, b := tx.store, tx.batch
+	k, b := tx.keys, tx.batch
 	g := b.segment
 	var scratch [entryHead]byte
 	for off := b.start + recordHead; off < g.next; {
 		head, _ := g.memory(off, entryHead, scratch[:]) // unwritten data is in memory
 		d := semel.Digest(head[:16])
-		s.index.forget(&d, g.position(off))
+		k.finder.index.forget(&d, g.position(off))
 		off += entrySize(binary.LittleEndian.Uint32(head[16:]))
 	}
 	for _, t := range tx.taken {
-		s.putClaim(&t.digest, &t.claim)
+		k.claims.put(&t.digest, &t.claim)
 	}
 	g.next, g.summary, g.window = b.start, tx.summary, tx.window
-	s.seq--
-	s.open = nil
+	k.committer.seq--
+	k.committer.open = nil
 	tx.end(why)
 }
 
@@ -496,9 +468,9 @@ func (tx *Tx) end(why error) {
 	if tx.err == nil {
 		tx.err = why
 	}
-	tx.store.tx = nil
+	tx.keys.committer.tx = nil
 	tx.op.wait = nil
 	tx.op.free()
 	tx.op = nil
-	tx.store.gate.release()
+	tx.keys.committer.gate.release()
 }

@@ -25,7 +25,7 @@ func begin(t testing.TB, s *Store) *Tx {
 // txClaim claims one key in a transaction.
 func txClaim(t testing.TB, tx *Tx, n int, print uint64) semel.Decision {
 	t.Helper()
-	d := tx.store.Digester("test").String(key(n).ID)
+	d := tx.keys.digestOf(key(n))
 	var out [1]semel.Decision
 	if err := tx.Claim(TxKeys{Digests: []semel.Digest{d}, Prints: []uint64{print}}, time.Hour, out[:]); err != nil {
 		t.Fatal(err)
@@ -241,10 +241,9 @@ func TestTransactionOfAStoreThatKeepsIDsNeedsThem(t *testing.T) {
 // fresh ones.
 func txClaimAll(t testing.TB, tx *Tx, from, to int) (fresh int) {
 	t.Helper()
-	digester := tx.store.Digester("test")
 	digests := make([]semel.Digest, 0, to-from)
 	for n := from; n < to; n++ {
-		digests = append(digests, digester.String(key(n).ID))
+		digests = append(digests, tx.keys.digestOf(key(n)))
 	}
 	out := make([]semel.Decision, len(digests))
 	if err := tx.Claim(TxKeys{Digests: digests}, semel.Forever, out); err != nil {
@@ -287,7 +286,7 @@ func TestExpectedKeysBoundTheGrowthOfTheIndex(t *testing.T) {
 			if fresh := txClaimAll(t, tx, 0, first); fresh != 0 {
 				t.Errorf("%d known keys are fresh", fresh)
 			}
-			if got := s.index.bytes; got > c.bytes {
+			if got := s.finder.index.bytes; got > c.bytes {
 				t.Errorf("the index takes %d bytes, more than %d", got, c.bytes)
 			}
 		})
