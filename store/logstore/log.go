@@ -78,11 +78,12 @@ const (
 	sizeGrowth = 4
 )
 
-// wantsSpare reports whether the active segment is more than half full.
+// wantsSpare reports whether this process has used half of the room of the active segment. A
+// process that writes little creates no segment, however much earlier ones wrote. The caller
+// holds the lock.
 func (l *log) wantsSpare() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.spare == nil && l.active.next > l.active.limit/2
+	g := l.active
+	return l.spare == nil && g.next-g.memFrom > (g.limit-g.memFrom)/2
 }
 
 // prepareSpare creates the next segment, of at least the given size.
