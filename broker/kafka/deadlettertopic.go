@@ -220,8 +220,7 @@ func (l *DeadLetterTopic) Settle(ctx context.Context, p *pipeline.Parked, how pi
 	return l.log.add(ctx, []*pipeline.Parked{p}, how)
 }
 
-// Audit appends a line of JSON to the log of settled messages, about a change that an operator is
-// going to make. It blocks until the line is durable.
+// Audit implements pipeline.DeadLetters. The line goes into the log of settled messages.
 func (l *DeadLetterTopic) Audit(ctx context.Context, line []byte) error {
 	return l.log.produce(ctx, &kgo.Record{Topic: l.log.topic, Value: line})
 }

@@ -251,8 +251,13 @@ func (l *DeadLetters) Get(ctx context.Context, id string) (found *pipeline.Parke
 
 // Settle implements pipeline.DeadLetters. It refuses.
 func (l *DeadLetters) Settle(context.Context, *pipeline.Parked, pipeline.Settlement) error {
-	return fmt.Errorf("the admin server settles no parked messages: %w", errors.ErrUnsupported)
+	return errSettlesNothing
 }
+
+// Audit implements pipeline.DeadLetters. It refuses, as Settle does.
+func (l *DeadLetters) Audit(context.Context, []byte) error { return errSettlesNothing }
+
+var errSettlesNothing = fmt.Errorf("the admin server settles no parked messages: %w", errors.ErrUnsupported)
 
 // Close implements pipeline.DeadLetters.
 func (l *DeadLetters) Close() error { return l.client.Close() }

@@ -334,11 +334,7 @@ func settleMessage(v *visit, ctx context.Context, do string, p *config.Pipeline,
 		return letters.(pipeline.DeadLetterStore).Queue(ctx, []string{m.ID})
 	}
 	if facts.Markable(v.Conf, p) != nil { // no store has its key, so the log beside the messages has the change
-		log, ok := letters.(keyrecord.Log)
-		if !ok {
-			return fmt.Errorf("the parked messages of %s have no audit log: nothing was changed: %w", p.Name, errors.ErrUnsupported)
-		}
-		return keyrecord.Audited(ctx, log, "parked retry", by, &semel.Record{Key: m.Key}, semel.Absent, again)
+		return keyrecord.Audited(ctx, letters, "parked retry", by, &semel.Record{Key: m.Key}, semel.Absent, again)
 	}
 	return v.onStore(p.Store.Name, func(hands *facts.Hands) error {
 		now, err := hands.Again(ctx, &semel.Record{Key: m.Key})
