@@ -43,7 +43,7 @@ var packageMap = map[string][]string{
 	"store/logstore/internal/digestmap": {"."},
 	"store/pgstore/internal/pgschema":   {".", "github.com/jackc/pgx/v5"},
 	"store/storetest/internal/register": {".", "github.com/anishathalye/porcupine"},
-	"httpidem":                          {".", "internal/coding", "internal/invalid", "internal/jsontext", "internal/retry", "internal/structured"},
+	"httpidem":                          {".", "internal/coding", "internal/invalid", "internal/jsontext", "internal/retry", "internal/structured", "key"},
 	"internal/structured":               {},
 	"internal/coding":                   {},
 	"internal/jsontext":                 {},
