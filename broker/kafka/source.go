@@ -127,6 +127,7 @@ type Source struct {
 	unsigned   bool       // brokers take no metadata with offsets; guarded by committing
 
 	mu      sync.Mutex // guards the fields below
+	cluster string     // its id, or "" while it is unknown or brokers have none
 	parts   map[string]map[int32]*owned
 	earlier map[cluster.Partition]*owned // that were lost and not assigned again
 }
@@ -349,7 +350,7 @@ func (s *Source) identify(ctx context.Context, fetches kgo.Fetches) error {
 // drop drops the records of topics that brokers have not known for a while, and returns the others.
 // The client then leaves a dropped topic. If it is there after all, its records are read again.
 func (s *Source) drop(ctx context.Context, fetches kgo.Fetches, topics []string) []string {
-	ids, err := cluster.Present(ctx, s.client, topics)
+	ids, _, err := cluster.Present(ctx, s.client, topics)
 	if err != nil {
 		return topics // nothing is known
 	}
