@@ -159,7 +159,7 @@ func (r *Runner) Run(ctx context.Context) error {
 // does not answer. An error means that nothing may be claimed.
 func (r *Runner) bindScope(ctx context.Context) error {
 	defer in(&r.stages.starting)()
-	owner := semel.ScopeOwner{Rule: r.opts.Key.String()}
+	owner := semel.ScopeOwner{Rule: RuleText(r.opts.Key.String(), r.opts.Unwrap)}
 	if !r.opts.SameScope {
 		owner.Pipeline = r.opts.Name
 	}

@@ -53,7 +53,7 @@ type DeadLetterTopicOptions struct {
 	Scope     string
 	OnMissing pipeline.Missing
 	// Unwrap is that of the pipeline: see pipeline.Options. Defaults to nil.
-	Unwrap func(semel.Message) (semel.Message, error)
+	Unwrap pipeline.Unwrapper
 	// Transactional says that a Transactor parked the messages, which do not carry
 	// their keys.
 	Transactional bool
@@ -307,7 +307,7 @@ func (l *DeadLetterTopic) parked(r *kgo.Record) *pipeline.Parked {
 // no id can be a key.
 func (l *DeadLetterTopic) identify(m *semel.Message) (string, error) {
 	if l.opts.Unwrap != nil {
-		inner, err := l.opts.Unwrap(*m)
+		inner, err := l.opts.Unwrap.Unwrap(*m)
 		if err != nil {
 			return "", err
 		}

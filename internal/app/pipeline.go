@@ -273,7 +273,7 @@ func (b *building) ownsScope(ctx context.Context, store semel.Store) error {
 	if b.spec.Key.Rule == nil || b.spec.Key.SameScope {
 		return nil
 	}
-	err := semel.CheckScope(ctx, store, b.spec.Key.Scope, semel.ScopeOwner{Rule: b.spec.Key.Rule.String(), Pipeline: b.spec.Name})
+	err := semel.CheckScope(ctx, store, b.spec.Key.Scope, b.spec.ScopeOwner())
 	if _, foreign := errors.AsType[*semel.ScopeError](err); foreign {
 		return fmt.Errorf("%w%s", err, config.TwoWaysOut)
 	}

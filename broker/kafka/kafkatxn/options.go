@@ -58,7 +58,7 @@ type TransactorOptions struct {
 	Parked string
 	// Unwrap returns the message inside a message: see pipeline.Options. Key, times, FilterMap,
 	// Tables, Transform, Aggregate and output have that message. Defaults to nil.
-	Unwrap func(semel.Message) (semel.Message, error)
+	Unwrap pipeline.Unwrapper
 	// Key says how the id of a message is found.
 	Key KeyOptions
 	// Window is how long a key is remembered after its first record. Duplicates do not

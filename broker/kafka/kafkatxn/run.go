@@ -56,7 +56,7 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 	for _, topic := range t.decided {
 		names[topic] = o.changelogNames(topic)
 	}
-	t.changelogs = newChangelogs(names, t.changelogRetention(), t.windows.Retention())
+	t.changelogs = newChangelogs(names, stateContents(t.chain.Holds()), t.changelogRetention(), t.windows.Retention())
 	t.chain.StateOf = func(topic string) string { return t.changelogs[topic][1].name }
 	t.source = direct{t}
 	if r := o.Repartition; r != nil {

@@ -87,7 +87,10 @@ func (t direct) sample(ctx context.Context) error {
 	if t.hooks.skipSample {
 		return nil
 	}
-	samples := &sample.Topics{Client: t.clientOptions, Admin: t.adm(), Unwrap: t.chain.Unwrap}
+	samples := &sample.Topics{Client: t.clientOptions, Admin: t.adm()}
+	if t.chain.Unwrap != nil {
+		samples.Unwrap = t.chain.Unwrap.Unwrap
+	}
 	for _, input := range t.inputs {
 		if rule := t.chain.Rule; rule.Form() != key.FormRecordKey {
 			if err := samples.CheckIDs(ctx, input, rule); err != nil {

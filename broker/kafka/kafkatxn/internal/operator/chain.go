@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // kinds are all operators, in the order in which a record meets them.
@@ -35,8 +37,22 @@ func (p *Plan) HasState() bool { return slices.ContainsFunc(p.kinds, hasState) }
 // NewStore makes an empty state. One of the operators has a state.
 func (p *Plan) NewStore() Store { return p.stateful().State(p.Options) }
 
-// Text says how the state is made. One of the operators has a state.
-func (p *Plan) Text() string { return p.stateful().Text(p.Options) }
+// Text says how the state is made, and of which messages. One of the operators has a state.
+func (p *Plan) Text() string {
+	return pipeline.RuleText(p.stateful().Text(p.Options), p.Unwrap)
+}
+
+// Holds says for people what the state is, and what follows if it is lost. Without a state it is
+// nothing.
+func (p *Plan) Holds() (what, loss string) {
+	if !p.HasState() {
+		return "", ""
+	}
+	if of := p.stateful(); of.Holds != nil {
+		return of.Holds(p.Options)
+	}
+	return "entries", "results would lack messages"
+}
 
 func (p *Plan) stateful() *Kind { return &p.kinds[slices.IndexFunc(p.kinds, hasState)] }
 

@@ -115,7 +115,7 @@ func (e *Env) Open(r *kgo.Record) Record {
 		return x
 	}
 	e.note(&x)
-	inner, err := e.Unwrap(e.message)
+	inner, err := e.Unwrap.Unwrap(e.message)
 	if err != nil {
 		x.Key, x.Err = KeyUnreadable, err
 		return x

@@ -22,6 +22,12 @@ var keepOne = Kind{
 	On:    func(o *Options) bool { return o.Keep != nil },
 	State: func(o *Options) Store { return keep.New(keep.RuleOf(o.Keep, o.Window)) },
 	Text:  func(o *Options) string { return o.Keep.String() },
+	Holds: func(o *Options) (what, loss string) {
+		if o.Keep.Newest != nil {
+			return "newest versions", "older records would take effect"
+		}
+		return "held records", "results would lack messages"
+	},
 	New: func(p *Partition, next Operator) Operator {
 		k := keeping{remembering{p, next}, p.Store.(*keep.State)}
 		if p.Keep.Newest != nil {

@@ -28,7 +28,7 @@ type Options struct {
 	Scope     string
 	OnMissing pipeline.Missing
 	// Unwrap returns the message inside a message, or is nil.
-	Unwrap func(semel.Message) (semel.Message, error)
+	Unwrap pipeline.Unwrapper
 	// Window is how long a key is remembered.
 	Window time.Duration
 	// EventTime says that keys are remembered by the times of records. Late is the policy for

@@ -18,6 +18,9 @@ type Kind struct {
 	// Text says how the operator makes its state. A changelog of another text is refused. It is
 	// there if State is.
 	Text func(o *Options) string
+	// Holds says for people what the state is, and what follows if it is lost. Defaults to
+	// entries, without which results lack messages.
+	Holds func(o *Options) (what, loss string)
 	// New makes the operator for a partition. next is the one behind it, or nil for the last.
 	New func(p *Partition, next Operator) Operator
 }

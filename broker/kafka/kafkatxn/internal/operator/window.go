@@ -20,6 +20,7 @@ var aggregate = Kind{
 	On:    func(o *Options) bool { return o.Aggregate != nil },
 	State: func(o *Options) Store { return window.New(o.Aggregate) },
 	Text:  func(o *Options) string { return o.Aggregate.String() },
+	Holds: func(*Options) (what, loss string) { return "open windows", "results would lack messages" },
 	New:   func(p *Partition, _ Operator) Operator { return &windowing{p, p.Store.(*window.State)} },
 }
 

@@ -33,7 +33,7 @@ type PartitionerOptions struct {
 	Scope string
 	Hash  bool
 	// Unwrap returns the message inside a message, or is nil.
-	Unwrap func(semel.Message) (semel.Message, error)
+	Unwrap pipeline.Unwrapper
 	// By finds the group key in the body that the FilterMap returns; nil without an
 	// aggregate.
 	By        *key.Rule
@@ -71,7 +71,7 @@ func (p *Partitioner) Choose(ctx context.Context, r *kgo.Record) (id []byte, par
 	when = r.Timestamp.UnixMilli()
 	redrives := header.Redrives(&p.message) // Unwrap may leave the header out
 	if p.Unwrap != nil {
-		inner, unreadable := p.Unwrap(p.message)
+		inner, unreadable := p.Unwrap.Unwrap(p.message)
 		if unreadable != nil { // it is parked
 			return nil, p.without(r), -1, nil
 		}

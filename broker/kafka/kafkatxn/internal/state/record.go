@@ -55,7 +55,7 @@ func (f Form) numbers(p *Progress) []*int64 {
 }
 
 // ErrRecord is the error of bytes that are no record.
-var ErrRecord = errors.New("no record of windows or held messages")
+var ErrRecord = errors.New("no record of a topic of state")
 
 // ID identifies a definition, a topic or a barrier.
 type ID = [16]byte
