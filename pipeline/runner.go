@@ -504,6 +504,13 @@ func wrap(what string, err error) error {
 // These messages were read and are not settled. UnderWay may be called at any time.
 func (r *Runner) UnderWay() (count int, bytes int64) { return r.sched.size() }
 
+// Progress returns where the messages of UnderWay are. It may be called at any time.
+func (r *Runner) Progress() Progress { return r.sched.progress() }
+
+// KeyProgress returns where the messages of some keys are, if they were read and are not
+// settled. It looks at all such messages. It may be called at any time.
+func (r *Runner) KeyProgress(keys ...semel.Key) []KeyProgress { return r.sched.find(keys) }
+
 // Workers returns how many batches are processed at a time. It may be called at any time.
 func (r *Runner) Workers() int { return r.opts.Workers }
 
