@@ -582,7 +582,7 @@ func deletedTopic(t *testing.T, divides bool) {
 	for _, topic := range []string{a, b} {
 		all = append(all, cluster.Partition{Topic: topic, Number: 0}, cluster.Partition{Topic: topic, Number: 1})
 	}
-	lags, err := cluster.Lag(t.Context(), adm, name, false, all)
+	lags, err := cluster.Lag(t.Context(), adm, name, false, all, nil)
 	kafkatest.Must(t, err)
 	for _, lag := range lags {
 		if lag.Messages != 0 {

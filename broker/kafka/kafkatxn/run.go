@@ -178,11 +178,11 @@ func (t *Transactor) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 		return nil, nil
 	}
 	adm := t.adm() // a member with partitions has created the client before
-	list, err := cluster.Lag(ctx, adm, t.chain.Group, t.source.fromEnd(), held)
+	list, err := cluster.Lag(ctx, adm, t.chain.Group, t.source.fromEnd(), held, nil)
 	if err != nil || len(copied) == 0 {
 		return list, err
 	}
-	more, err := cluster.Lag(ctx, adm, repartitionGroup(t.chain.Group), t.reset == kafka.ResetEnd, copied)
+	more, err := cluster.Lag(ctx, adm, repartitionGroup(t.chain.Group), t.reset == kafka.ResetEnd, copied, nil)
 	return append(list, more...), err
 }
 

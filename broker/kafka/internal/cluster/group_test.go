@@ -28,7 +28,7 @@ func TestLagCountsFromTheCommittedOffset(t *testing.T) {
 		kafkatest.Must(b.T, err)
 		held := []Partition{{"in", 0}, {"in", 1}, {"in", 2}, {"in", 9}}
 		for fromEnd, want := range map[bool][]int64{false: {3, 4, 1}, true: {3, 0, 1}} {
-			lag, err := Lag(b.Context(), adm, "g", fromEnd, held)
+			lag, err := Lag(b.Context(), adm, "g", fromEnd, held, nil)
 			kafkatest.Must(b.T, err)
 			if len(lag) != len(want) {
 				b.Fatalf("%+v", lag)
