@@ -170,7 +170,7 @@ func (s *Store) Audit(ctx context.Context, line []byte) error {
 func (s *Store) Journal(ctx context.Context, keys []semel.Key) (all KeyJournal, err error) {
 	err = s.ask(ctx, question{Verb: verbJournal, Keys: toWire(keys...)}, func(a *answer) bool {
 		if j := a.Journal; j != nil {
-			all = KeyJournal{j.Since, j.Start, append(all.Entries, j.Entries...)}
+			all = KeyJournal{j.Since, j.Start, append(all.Entries, j.Entries...), append(all.Now, j.Now...)}
 		}
 		return true
 	})

@@ -62,6 +62,7 @@ func Run(ctx context.Context, f *config.File, opts *RunOptions) error {
 		return err
 	}
 	d.metrics, d.tended = metrics, map[string]tended{}
+	d.journal.UnderWay = d.underWay
 	if d.lines, err = observe.NewLog(opts.Log, &observe.LogOptions{Redact: f.Redact}); err != nil {
 		return err
 	}

@@ -231,7 +231,8 @@ func (c *counters) status(workers int) admin.PipelineStatus {
 		return &sum, &n
 	}
 	for _, lag := range c.lags {
-		at := admin.PartitionLag{Source: lag.Source, Partition: lag.Partition}
+		at := admin.PartitionLag{Source: lag.Source, Partition: lag.Partition, More: lag.More}
+		s.LagMore = s.LagMore || lag.More
 		s.Lag, at.Messages = sum(s.Lag, lag.Messages)
 		s.LagBytes, at.Bytes = sum(s.LagBytes, lag.Bytes)
 		s.Lags = append(s.Lags, at)
@@ -290,8 +291,9 @@ func (s *state) status() admin.PipelineStatus {
 	if now.State != admin.StateReady && failure == nil && !ended {
 		now.NextAttempt = s.nextAttempt()
 	}
-	if p, ok := p.(interface{ UnderWay() (int, int64) }); ok && !ended {
-		now.InFlight, _ = p.UnderWay() // the bytes are not shown
+	if of, ok := p.(*Pipeline); ok && !ended {
+		at := of.Progress()
+		now.InFlight, now.Retrying, now.NextRetry, now.ReadAhead = at.Working, at.Retrying, at.Next, at.Ahead
 	}
 	return now
 }
@@ -478,7 +480,7 @@ func (d *daemon) count(ctx context.Context, s *state, log *slog.Logger) {
 		if d.opts.Show == nil && time.Since(logged) >= progressEvery {
 			logged = time.Now()
 			now := s.status()
-			log.Info("progress", append([]any{"state", string(now.State), "rate", float64(int64(10*now.Rate)) / 10, "in_flight", now.InFlight}, attrs(&now)...)...)
+			log.Info("progress", append([]any{"state", string(now.State), "rate", float64(int64(10*now.Rate)) / 10, "in_flight", now.InFlight, "retrying", now.Retrying, "read_ahead", now.ReadAhead}, attrs(&now)...)...)
 		}
 	}
 }

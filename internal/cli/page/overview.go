@@ -109,6 +109,14 @@ func pipelinePart(v *visit, now *admin.Status, s *admin.PipelineStatus) part {
 			{"time left", facts.Left(s)}, {"in flight", term.FormatCount(int64(s.InFlight))}, {"parked", facts.Count(s.Waiting)}, {"last settled", facts.Ago(now.Time, s.LastSettled)},
 		},
 	}
+	for _, of := range []struct {
+		name string
+		n    int
+	}{{admin.StateRetrying, s.Retrying}, {admin.StateReadAhead, s.ReadAhead}} {
+		if of.n > 0 {
+			p.Facts = append(p.Facts, fact{of.name, term.FormatCount(int64(of.n))})
+		}
+	}
 	claim, sink := facts.Work(s)
 	p.Facts = append(p.Facts, fact{"claim takes", claim}, fact{"sink takes", sink})
 	if spec, ok := v.Conf.Pipeline(s.Name); ok {
