@@ -39,7 +39,7 @@ func TestLagCountsFromTheCommittedOffset(t *testing.T) {
 				}
 			}
 		}
-		if lag, err := Lag(b.Context(), adm, "g", false, nil); lag != nil || err != nil {
+		if lag, err := Lag(b.Context(), adm, "g", false, nil, nil); lag != nil || err != nil {
 			b.Errorf("without partitions: %v, %v", lag, err)
 		}
 	})
