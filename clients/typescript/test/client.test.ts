@@ -1,9 +1,12 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
-import { test } from "node:test";
-import { Client, NotKept, Unknown } from "semel";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { after, test } from "node:test";
+import { Client, NotKept, Unavailable, Unknown } from "semel";
 
-const client = new Client({ scope: `client-${randomUUID()}` });
+const scope = `client-${randomUUID()}`;
+const client = new Client({ scope });
 
 test("an effect is recorded although its value cannot be kept", async () => {
 	const large = { text: "x".repeat(2_000_000) };
@@ -43,6 +46,56 @@ test("an error after which a request may have arrived leaves the outcome open", 
 			assert.equal((await client.once(id, () => "second")).value, "second");
 		}
 	}
+});
+
+test("a claim whose answer was lost is given back", async () => {
+	let lost = false;
+	const between = createServer(async (req, res) => {
+		const parts: Buffer[] = [];
+		for await (const part of req) {
+			parts.push(part);
+		}
+		const answer = await fetch(`${process.env.SEMEL_URL}${req.url}`, {
+			method: "POST",
+			headers: { "content-type": "application/json", authorization: req.headers.authorization ?? "" },
+			body: Buffer.concat(parts),
+		});
+		const text = await answer.text();
+		if (!lost) {
+			lost = true;
+			req.socket.destroy();
+			return;
+		}
+		res.writeHead(answer.status, { "content-type": "application/json" }).end(text);
+	});
+	after(() => between.close().closeAllConnections());
+	await new Promise<void>((listening) => between.listen(0, "127.0.0.1", listening));
+	const url = `http://127.0.0.1:${(between.address() as AddressInfo).port}`;
+	const hasty = new Client({ url, scope, retryFor: 1 });
+	await assert.rejects(
+		hasty.once("lost", () => assert.fail("it runs")),
+		(reason) => reason instanceof Unavailable && !reason.ran,
+	);
+	const { value } = await client.once("lost", ({ attempt }) => attempt, { wait: 25_000 }); // below its lease
+	assert.equal(value, 1);
+});
+
+test("a function that never ends does not keep its key", async () => {
+	let aborted: unknown;
+	const endless = client.once(
+		"endless",
+		({ signal }) => {
+			signal.addEventListener("abort", () => {
+				aborted = signal.reason;
+			});
+			return new Promise(() => {});
+		},
+		{ renewFor: 100, lease: 300 },
+	);
+	endless.catch(() => {});
+	const look = () => client.once("endless", () => assert.fail("it runs again"), { wait: 30_000 });
+	await assert.rejects(look, Unknown);
+	assert.match(String(aborted), /renewFor/);
 });
 
 test("a wrapped function runs once for its key", async () => {
