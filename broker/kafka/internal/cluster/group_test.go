@@ -39,6 +39,15 @@ func TestLagCountsFromTheCommittedOffset(t *testing.T) {
 				}
 			}
 		}
+		// Of partition 0, this member has settled record 1 since, and one behind record 2; of
+		// partition 1, two records behind the first.
+		lag, err := Lag(b.Context(), adm, "g", false, held[:3], func(p Partition) (low, ahead int64) { return 2 - 2*int64(p.Number), 1 + int64(p.Number)%2 })
+		kafkatest.Must(b.T, err)
+		for i, n := range []int64{1, 2, 0} {
+			if lag[i].Messages != n {
+				b.Errorf("partition %d, with what is settled and not committed: %+v, want %d", i, lag[i], n)
+			}
+		}
 		if lag, err := Lag(b.Context(), adm, "g", false, nil, nil); lag != nil || err != nil {
 			b.Errorf("without partitions: %v, %v", lag, err)
 		}
