@@ -3,7 +3,6 @@ package httpidem
 import (
 	"bytes"
 	"cmp"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -96,11 +95,11 @@ func (c *toolCall) keyOf(h http.Header, p *Profile) (string, error) {
 	if arguments == nil {
 		arguments = []byte("{}")
 	}
-	content, err := key.Content(arguments)
+	content, err := key.AppendContent(nil, arguments)
 	if err != nil {
 		return "", fmt.Errorf("the arguments: %w", err)
 	}
-	return c.tool + ":" + hex.EncodeToString([]byte(content)), nil
+	return string(key.AppendText([]byte(c.tool+":"), content)), nil
 }
 
 // callOf returns the call whose client has a writer, or nil if its request is no call.

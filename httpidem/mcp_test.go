@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -239,6 +240,28 @@ func TestToolsThatTheProfileNamesGetAKeyFromTheirArguments(t *testing.T) {
 	answers(t, do("alice", callOf(`7`, "list", `{}`, ``)), result{id: "7", code: 400, problem: "key-missing"})
 	answers(t, do("", callOf(`8`, "pay", `{}`, ``)), result{id: "8", code: 401, problem: "scope-missing"})
 	s.mustHaveRun(t, 5)
+}
+
+// Operators look for the key of a tool, and stores keep it for days: it stays as it is.
+func TestTheKeyOfAToolIsItsNameAndADigestOfItsArguments(t *testing.T) {
+	t.Parallel()
+	var got semel.Key
+	s := &service{handle: func(w http.ResponseWriter, r *http.Request) {
+		got, _ = httpidem.KeyOf(r.Context())
+		w.WriteHeader(http.StatusNotFound)
+	}}
+	opts := named(t, "mcp")
+	opts.Profile.Tools = []string{"pay"}
+	server := front(t, newGuard(t, newStore(t), hold), s, opts)
+	for canonical, body := range map[string]string{
+		`{"amount":5,"to":"x"}`: callOf(`1`, "pay", `{ "to":"x", "amount": 5 }`, ``),
+		`{}`:                    `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay"}}`,
+	} {
+		post(t, server.URL, body, nil)
+		if want := fmt.Sprintf("5:alice:pay:%x", sha256.Sum256([]byte(canonical))); got.ID != want {
+			t.Errorf("the key is %q, want %q", got.ID, want)
+		}
+	}
 }
 
 // A stream: progress reaches the client at once, and the response is kept.

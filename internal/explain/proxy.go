@@ -171,6 +171,9 @@ func (e *proxied) exceptions() []string {
 	default:
 		list = append(list, "the service must bear a request that comes twice: after a crash, the proxy cannot know whether it took effect")
 	}
+	if len(e.tools) > 0 {
+		list = append(list, "a second call of "+strings.Join(e.tools, ", ")+" without a key and with the same arguments gets the first result, even if another effect is meant")
+	}
 	list = append(list, e.decider.Exceptions...)
 	switch {
 	case e.route.WindowOr() == semel.Forever:

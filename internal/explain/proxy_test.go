@@ -41,6 +41,7 @@ func TestExplainStatesThePromiseOfEachRoute(t *testing.T) {
 		{"  store: keys\n  profile: square\n", Yes, "", "member /idempotency_key of the body of POST, PUT"},
 		{"  store: keys\n  profile: oasis\n  release: []\n", Yes, "", "longer ago than the window gets 412 /key-expired"},
 		{"  store: keys\n  profile: mcp\n  tools: [pay]\n", Yes, "", "a call of pay without a key gets one from caller, tool and arguments; of other tools, a call without a key passes untouched, and runs as often as it is sent; initialize, lists and all other messages pass untouched"},
+		{"  store: keys\n  profile: mcp\n  tools: [pay]\n", Yes, "", "a second call of pay without a key and with the same arguments gets the first result"},
 		{"  store: keys\n  profile: mcp\n  required: true\n", Yes, "", "a call without a key is refused with 400 /key-missing; initialize"},
 		{"  store: keys\n  profile: mcp\n", Yes, "", "Idempotency-Key or member /params/_meta/idempotencyKey of calls of tools of POST"},
 		{"  store: keys\n  profile: mcp\n", Yes, "", "a stream ends without the response, also if its client can ask for the rest of it: the tool may have taken the effect"},
