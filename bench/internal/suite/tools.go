@@ -40,9 +40,9 @@ func (e *Env) prepareFile(input string, n int, steps ...func(context.Context) er
 	}
 }
 
-// buildSemel builds cmd/semel of the main module.
+// buildSemel builds cmd/semel of the main module, as `make build` does.
 func (e *Env) buildSemel(ctx context.Context) error {
-	return e.run(ctx, filepath.Dir(e.Root), "go", "build", "-o", e.work("bin", "semel"), "./cmd/semel")
+	return e.run(ctx, filepath.Dir(e.Root), "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-ldflags=-s -w", "-o", e.work("bin", "semel"), "./cmd/semel")
 }
 
 // build returns a step that builds a peer. Bento is a module of its own.
