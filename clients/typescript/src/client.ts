@@ -281,9 +281,10 @@ export class Client {
 class Held implements Claim, Renewed {
 	readonly attempt: number;
 	readonly token: bigint;
-	readonly #abort = new AbortController();
+	/** Made on demand: a signal takes longer to make than the rest of a call. */
+	#abort: AbortController | undefined;
+	#lost: LeaseLost | undefined;
 	#ended = false;
-	readonly signal = this.#abort.signal;
 	readonly lease: number;
 	readonly renewUntil: number;
 	validUntil: number;
@@ -300,6 +301,16 @@ class Held implements Claim, Renewed {
 		this.validUntil = Number(reply.sent) + policy.lease;
 	}
 
+	get signal(): AbortSignal {
+		if (this.#abort === undefined) {
+			this.#abort = new AbortController();
+			if (this.#lost !== undefined) {
+				this.#abort.abort(this.#lost);
+			}
+		}
+		return this.#abort.signal;
+	}
+
 	/** The body of a request of the holder, with more members. */
 	body(members: string): string {
 		return `{${this.key},"token":"${this.token}"${members === "" ? "" : ","}${members}}`;
@@ -314,7 +325,8 @@ class Held implements Claim, Renewed {
 		if (this.#ended) {
 			return;
 		}
-		this.#abort.abort(new LeaseLost(`semel: ${name(this.key)}: ${why}`));
+		this.#lost = new LeaseLost(`semel: ${name(this.key)}: ${why}`);
+		this.#abort?.abort(this.#lost);
 	}
 }
 

@@ -3,7 +3,7 @@ import { randomUUID } from "node:crypto";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { after, test } from "node:test";
-import { Client, NotKept, Unavailable, Unknown } from "semel";
+import { type Claim, Client, LeaseLost, NotKept, Unavailable, Unknown } from "semel";
 
 const scope = `client-${randomUUID()}`;
 const client = new Client({ scope });
@@ -108,4 +108,42 @@ test("a wrapped function runs once for its key", async () => {
 	assert.deepEqual(await charge(order), { value: { charged: 5, run: 1 }, replayed: false });
 	assert.deepEqual(await charge(order), { value: { charged: 5, run: 1 }, replayed: true });
 	assert.equal((await client.lookup(["wrapped"]))[0]?.state, "done");
+});
+
+test("a lost lease aborts the signal, also one that is asked for afterwards", async () => {
+	const scope = `lost-${randomUUID()}`;
+	const short = new Client({ scope, lease: 3000 });
+	const ended = ({ signal }: Claim) =>
+		new Promise<void>((resolve) => {
+			if (signal.aborted) {
+				resolve();
+			}
+			signal.addEventListener("abort", () => resolve());
+		});
+	const remove = async (id: string) => {
+		const body = JSON.stringify({ scope, id, reason: "test" });
+		const headers = { "content-type": "application/json" };
+		const url = process.env.SEMEL_URL ?? "http://127.0.0.1:4196";
+		assert.equal((await fetch(`${url}/v1/remove`, { method: "POST", headers, body })).status, 200);
+	};
+	let lost = () => {};
+	const isLost = new Promise<void>((resolve) => {
+		lost = resolve;
+	});
+	const calls = [
+		short.once("early", async (claim) => {
+			await remove("early");
+			await ended(claim);
+			lost();
+		}),
+		short.once("late", async (claim) => {
+			await remove("late");
+			await isLost;
+			await ended(claim);
+			assert.ok(claim.signal.reason instanceof LeaseLost);
+		}),
+	];
+	for (const call of calls) {
+		await assert.rejects(call, LeaseLost);
+	}
 });
