@@ -48,6 +48,15 @@ type part struct {
 // overviewPage shows what needs a person, the pipelines and the stores.
 func overviewPage(v *visit) error {
 	now := v.now(v.r.Context())
+	page, err := v.overviews.get(now, v.who, func() ([]byte, error) { return v.render("overview", "Overview", overviewOf(v, now)) })
+	if err == nil {
+		v.answer(http.StatusOK, page)
+	}
+	return err
+}
+
+// overviewOf returns what the overview shows of a status.
+func overviewOf(v *visit, now *admin.Status) *overviewData {
 	d := &overviewData{Time: now.Time, Started: now.Started}
 	details := facts.Details(now, v.File)
 	for _, detail := range details {
@@ -80,7 +89,7 @@ func overviewPage(v *visit) error {
 	for i := range now.Stores {
 		d.Stores = append(d.Stores, storePart(v, now, &now.Stores[i]))
 	}
-	return v.show(http.StatusOK, "overview", "Overview", d)
+	return d
 }
 
 // noticeOf adds the page that shows more to a detail.
