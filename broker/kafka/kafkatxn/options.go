@@ -349,6 +349,7 @@ func (o *TransactorOptions) chain() *operator.Plan {
 	holds := false
 	if agg := o.Aggregate; agg != nil {
 		c.Times = operator.Times{On: true, All: true, Rule: agg.Time, Unit: agg.Unit, Ahead: agg.MaxAhead, Behind: agg.MaxBehind, Idle: agg.Idle}
+		c.Early = agg.Early
 	} else if k := o.Keep; k != nil {
 		c.Times.Ahead, c.Times.Behind = k.MaxAhead, k.MaxBehind
 		if holds = k.Holds(); holds {

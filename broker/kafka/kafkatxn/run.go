@@ -237,10 +237,6 @@ func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 	if !t.chain.HasState() && len(t.chain.Tables) == 0 {
 		return nil, fmt.Errorf("kafka: there are no windows and tables: %w", errors.ErrUnsupported)
 	}
-	open := "dedup.windows.open"
-	if t.chain.Keep != nil {
-		open = "dedup.kept.open"
-	}
 	list := t.tableGauges(ctx)
 	t.slots.each(func(id cluster.Partition, at *slot) {
 		watermark := at.watermark.Load()
@@ -248,8 +244,10 @@ func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 			return
 		}
 		labels := []string{id.Topic, strconv.Itoa(int(id.Number))}
-		list = append(list, pipeline.Gauge{Name: open, Labels: labels, Value: float64(at.open.Load())},
-			pipeline.Gauge{Name: "dedup.state.bytes", Labels: labels, Value: float64(at.size.Load())})
+		if open := t.chain.Gauge(); open != "" {
+			list = append(list, pipeline.Gauge{Name: open, Labels: labels, Value: float64(at.open.Load())})
+		}
+		list = append(list, pipeline.Gauge{Name: "dedup.state.bytes", Labels: labels, Value: float64(at.size.Load())})
 		if t.chain.Keep == nil || t.chain.Keep.Holds() {
 			list = append(list, pipeline.Gauge{Name: "dedup.windows.lag", Labels: labels, Value: float64(t.now()-watermark) / 1000})
 		}

@@ -119,14 +119,11 @@ func (s *session) open(ctx context.Context) error {
 	if t.chain.HasState() {
 		more = append(more, kgo.KeepControlRecords()) // the end of a partition may be a marker
 	}
-	if t.chain.Aggregate != nil {
-		more = append(more, kgo.WithPools(&record.Pool{}))
-	}
 	s.mu.Lock()
 	s.assigned, s.gone, s.revoked = nil, nil, false
 	s.mu.Unlock()
 	s.work.env.Limits = *t.topicLimits.Load()
-	err := s.join(ctx, append(more, kgo.ProducerLinger(t.limits.linger()),
+	err := s.join(ctx, append(more, kgo.WithPools(&record.Pool{}), kgo.ProducerLinger(t.limits.linger()),
 		kgo.ProducerBatchMaxBytesFn(s.work.env.Limits.Client),
 		kgo.ConsumeTopics(t.decided...), kgo.RecordPartitioner(cluster.Partitioner(manual)),
 		kgo.OnPartitionsAssigned(s.onAssigned), kgo.OnPartitionsRevoked(s.onRevoked), kgo.OnPartitionsLost(s.onLost)))

@@ -131,18 +131,19 @@ func (t *Transactor) readLimits(ctx context.Context, adm *kadm.Client) error {
 }
 
 // raised returns the error of a check against a client's limits. The first such error
-// of a transaction makes it read the limits again. If they have changed, the error
-// restarts the client, so that a raised limit counts without a restart of the process.
-func (t *Transactor) raised(ctx context.Context, had cluster.Limits, asked *bool, tooLarge error) error {
+// of a transaction makes it read the limits again. If they have changed, the client must restart,
+// so that a raised limit counts without a restart of the process. restart is the error that says
+// so, and the check then has none.
+func (t *Transactor) raised(ctx context.Context, had cluster.Limits, asked *bool, tooLarge error) (err, restart error) {
 	if tooLarge == nil || *asked || t.admin == nil { // a Trial has no brokers
-		return tooLarge
+		return tooLarge, nil
 	}
 	*asked = true
 	if err := t.readLimits(ctx, t.adm()); err != nil {
-		return fmt.Errorf("kafka: %w: %w", errAgain, err)
+		return nil, fmt.Errorf("kafka: %w: %w", errAgain, err)
 	}
 	if !maps.Equal(had, *t.topicLimits.Load()) {
-		return fmt.Errorf("kafka: %w with the new limits of the topics", errAgain)
+		return nil, fmt.Errorf("kafka: %w with the new limits of the topics", errAgain)
 	}
-	return tooLarge
+	return tooLarge, nil
 }

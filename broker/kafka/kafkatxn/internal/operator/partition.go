@@ -21,6 +21,8 @@ type Kind struct {
 	// Holds says for people what the state is, and what follows if it is lost. Defaults to
 	// entries, without which results lack messages.
 	Holds func(o *Options) (what, loss string)
+	// Gauge is the name of the gauge of its values, or "" for none.
+	Gauge string
 	// New makes the operator for a partition. next is the one behind it, or nil for the last.
 	New func(p *Partition, next Operator) Operator
 }
@@ -52,5 +54,6 @@ type Partition struct {
 	Waits    pending.Queue
 	RowsRead bool
 
-	first Operator // of the chain
+	first  Operator    // of the chain
+	effect remembering // what passes records on that take effect
 }
