@@ -62,7 +62,7 @@ var packageMap = map[string][]string{
 	},
 	"broker/kafka/kafkatxn": {"doctor",
 		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
-		"broker/kafka/kafkatxn/internal/repartition", "broker/kafka/kafkatxn/internal/operator", "broker/kafka/kafkatxn/internal/state", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/marks", "broker/kafka/kafkatxn/internal/members", "broker/kafka/kafkatxn/internal/watermarks", "broker/kafka/kafkatxn/internal/output", "broker/kafka/kafkatxn/internal/budget", "broker/kafka/kafkatxn/internal/sample", "broker/kafka/kafkatxn/internal/tables", "broker/kafka/kafkatxn/internal/pending",
+		"broker/kafka/kafkatxn/internal/repartition", "broker/kafka/kafkatxn/internal/operator", "broker/kafka/kafkatxn/internal/state", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/marks", "broker/kafka/kafkatxn/internal/watermarks", "broker/kafka/kafkatxn/internal/output", "broker/kafka/kafkatxn/internal/budget", "broker/kafka/kafkatxn/internal/sample", "broker/kafka/kafkatxn/internal/tables", "broker/kafka/kafkatxn/internal/pending",
 		"internal/clock", "internal/coarse", "internal/diagnose", "internal/digest", "internal/invalid", "internal/retry", "vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
@@ -86,11 +86,10 @@ var packageMap = map[string][]string{
 		".", "key", "pipeline", "broker/kafka/internal/cluster", "broker/kafka/internal/record", "broker/kafka/kafkatxn/internal/fields", "broker/kafka/kafkatxn/internal/state", "broker/header", "stream",
 		"github.com/twmb/franz-go/pkg/kgo",
 	},
-	"broker/kafka/kafkatxn/internal/fields": {".", "key", "stream", "broker/kafka/internal/record", "github.com/twmb/franz-go/pkg/kgo"},
+	"broker/kafka/kafkatxn/internal/fields": {".", "key", "stream", "broker/kafka/internal/record"},
 	"broker/kafka/kafkatxn/internal/keystate": {
 		".", "broker/kafka/internal/cluster", "broker/kafka/kafkatxn/internal/state", "internal/digest", "internal/table", "github.com/twmb/franz-go/pkg/kgo",
 	},
-	"broker/kafka/kafkatxn/internal/members": {"pipeline", "broker/kafka", "github.com/twmb/franz-go/pkg/kgo"},
 	"broker/kafka/kafkatxn/internal/watermarks": {
 		"stream", "broker/kafka/internal/cluster", "broker/kafka/kafkatxn/internal/state", "github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kgo",
 	},

@@ -146,7 +146,7 @@ func (c *copier) loop(ctx, last context.Context) error {
 		}
 		if fetches.NumRecords() == 0 && !c.tells() {
 			if joined(c.client) {
-				c.t.health.Succeeded(c.name)
+				c.t.health.succeeded(c.name)
 				c.waitsFor("", 0)
 			}
 			continue
@@ -264,9 +264,9 @@ func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches)
 		cluster.ReadAgain(c.client.Client(), c.rest)
 	}
 	c.budget.Committed()
-	c.t.health.Committed(c.records)
+	c.t.health.committed(c.records)
 	c.records, c.tooBig = 0, 0
-	c.t.health.Succeeded(c.name)
+	c.t.health.succeeded(c.name)
 	c.deferred.Report(c.t.observe)
 	return nil
 }

@@ -47,7 +47,7 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 		member: o.Member, state: o.State, limits: o.Limits, timeouts: o.Timeouts, observer: o.Observer, hooks: o.hooks,
 		contents: coarse.New(), slots: slots{keep: o.State.Standby, list: map[cluster.Partition]*slot{}}, copying: map[cluster.Partition]string{},
 	}
-	t.health.Observe, t.health.Silent = t.observe, silent
+	t.health.observe, t.health.silent = t.observe, silent
 	var err error
 	if t.windows, err = o.windowing(); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
@@ -86,7 +86,7 @@ func (t *Transactor) Run(ctx context.Context) error {
 		return fmt.Errorf("kafka: %w", err)
 	}
 	defer t.admin.Close()
-	t.health.Begin(t.admin)
+	t.health.begin(t.admin)
 	defer t.watch(ctx)()
 	if err := (checks{t}).prepare(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -195,10 +195,10 @@ func (t *Transactor) watchStalls(ctx context.Context) {
 		stalled, err := w.Look(patient, t.readings())
 		cancel()
 		if err == nil {
-			t.health.Stalls(stalled)
+			t.health.stalls(stalled)
 		}
 		if ctx.Err() == nil {
-			t.health.Answered(err)
+			t.health.answered(err)
 		}
 	}
 }
@@ -298,15 +298,15 @@ func (t *Transactor) openTables() error {
 // pipeline.EventStalled) for another reason than a transaction that will end. It blocks until ctx
 // ends at most and may be called at any time.
 func (t *Transactor) Ready(ctx context.Context) error {
-	client, looked, err := t.health.Look()
+	client, looked, err := t.health.look()
 	if err != nil {
 		return err
 	}
 	if client == nil {
 		return errors.New("kafka: Run has not started")
 	}
-	if still := t.stall.For(); still > 0 && !t.health.Passes() {
-		_, what, _ := t.health.Work()
+	if still := t.stall.For(); still > 0 && !t.health.passes() {
+		_, what, _ := t.health.work()
 		return fmt.Errorf("kafka: stalled for %v, waiting for %s", still.Round(time.Second), what)
 	}
 	if err := client.Ping(ctx); err != nil {
@@ -324,7 +324,7 @@ func (t *Transactor) Ready(ctx context.Context) error {
 // UnderWay returns the number of records in open transactions. Their size is not known,
 // and bytes is 0. UnderWay may be called at any time.
 func (t *Transactor) UnderWay() (count int, bytes int64) {
-	count, _, _ = t.health.Work() // only the number counts here
+	count, _, _ = t.health.work() // only the number counts here
 	return count, 0
 }
 
@@ -336,9 +336,9 @@ func (t *Transactor) Workers() int { return t.member.Sessions }
 func (t *Transactor) watch(ctx context.Context) (stop func()) {
 	t.stall.Slow = t.limits.Interval
 	return t.stall.Start(ctx, diagnose.Work{
-		Look: t.health.Progress,
+		Look: t.health.progress,
 		Stalled: func(_ context.Context, still time.Duration) {
-			records, what, err := t.health.Work()
+			records, what, err := t.health.work()
 			t.observe(pipeline.Event{Kind: pipeline.EventStalled, Count: records, Elapsed: still, Reason: what, Err: err})
 		},
 		Moves: func(still time.Duration) { t.observe(pipeline.Event{Kind: pipeline.EventMoves, Elapsed: still}) },

@@ -16,7 +16,6 @@ import (
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/members"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
 	"github.com/semel-dev/semel/internal/clock"
@@ -63,7 +62,7 @@ type Transactor struct {
 	copyPartitions int32
 	byID           bool                           // brokers answer requests for a topic by its id
 	topicLimits    atomic.Pointer[cluster.Limits] // of the topics that it writes
-	health         members.Health
+	health         health
 	contents       *coarse.Watch
 	stall          diagnose.Stall
 	lacks          atomic.Pointer[error] // for a missing right, see permitted
