@@ -310,7 +310,7 @@ func (c *copier) copy(ctx, calls, last context.Context, fetches kgo.Fetches) err
 		if restart != nil {
 			return restart
 		}
-		if _, slow := errors.AsType[operator.SlowError](stopped); slow {
+		if _, slow := errors.AsType[budget.SlowError](stopped); slow {
 			err = stopped // it is unknown in which window it counts
 		}
 		if err == nil {

@@ -81,7 +81,7 @@ func (o *Options) CallFilterMap(ctx context.Context, d *pipeline.Delivery, most 
 	if o.FilterMap == nil {
 		return d.Body, true, nil
 	}
-	limited := budget.Within(ctx, most, SlowError{most, o.Most})
+	limited := budget.Within(ctx, most, o.Most)
 	defer limited.Stop()
 	body, pass, err = o.FilterMap.Call(limited, *d)
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
@@ -93,13 +93,6 @@ func (o *Options) CallFilterMap(ctx context.Context, d *pipeline.Delivery, most 
 // Ended says that a session drains, because the context of the user's functions has ended. cause
 // is not wrapped, because it says nothing of the record.
 func Ended(cause error) error { return fmt.Errorf("%w: %v", state.ErrAgain, cause) }
-
-// SlowError says that a record takes longer than a transaction may be open.
-type SlowError struct{ most, transaction time.Duration }
-
-func (e SlowError) Error() string {
-	return fmt.Sprintf("it takes more than %v for this message, and brokers abort a transaction after %v (Timeouts.Transaction): make it simpler, or the message smaller", e.most, e.transaction)
-}
 
 // Overdue explains an error that is the answer to a transaction that was open for too long. Nil
 // stays nil.

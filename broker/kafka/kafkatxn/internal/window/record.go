@@ -89,11 +89,13 @@ func (s *State) entries(yield func(key string, p *pane) bool) {
 		if s.rule.gap == 0 {
 			continue
 		}
-		for _, p := range old.panes { // a session may have become part of another
-			if _, ok := g.find(&p, true); ok || s.rule.gone(&s.Present, g.key, &p) {
+		for i := range old.panes { // a session may have become part of another
+			p := &old.panes[i]
+			if _, ok := g.find(p, true); ok || s.rule.gone(&s.Present, g.key, p) {
 				continue
 			}
-			if p.acc = nil; !yield(g.key, &p) {
+			s.joined = *p
+			if s.joined.acc = nil; !yield(g.key, &s.joined) {
 				return
 			}
 		}
