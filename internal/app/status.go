@@ -253,7 +253,7 @@ func attrs(s *admin.PipelineStatus) []any {
 	attrs := []any{
 		slog.Int64("read", s.Read), slog.Int64("fresh", s.Fresh), slog.Int64("duplicate", s.Duplicate), slog.Int64("parked", s.Parked),
 	}
-	for _, of := range []slog.Attr{slog.Int64("differ", s.Differ), slog.Int64("filtered", s.Filtered), slog.Int64("superseded", s.Superseded), slog.Int64("held", s.Held), slog.Int64("dropped", s.Dropped)} {
+	for _, of := range []slog.Attr{slog.Int64("retrying", int64(s.Retrying)), slog.Int64("read_ahead", int64(s.ReadAhead)), slog.Int64("differ", s.Differ), slog.Int64("filtered", s.Filtered), slog.Int64("superseded", s.Superseded), slog.Int64("held", s.Held), slog.Int64("dropped", s.Dropped)} {
 		if of.Value.Int64() > 0 {
 			attrs = append(attrs, of)
 		}
@@ -480,7 +480,7 @@ func (d *daemon) count(ctx context.Context, s *state, log *slog.Logger) {
 		if d.opts.Show == nil && time.Since(logged) >= progressEvery {
 			logged = time.Now()
 			now := s.status()
-			log.Info("progress", append([]any{"state", string(now.State), "rate", float64(int64(10*now.Rate)) / 10, "in_flight", now.InFlight, "retrying", now.Retrying, "read_ahead", now.ReadAhead}, attrs(&now)...)...)
+			log.Info("progress", append([]any{"state", string(now.State), "rate", float64(int64(10*now.Rate)) / 10, "in_flight", now.InFlight}, attrs(&now)...)...)
 		}
 	}
 }
