@@ -79,11 +79,10 @@ func (f *divider) rows(r *records, data []byte, offset int64, last bool) error {
 			}
 		} else if len(row) > 0 {
 			body, err := row, framing.ErrQuotes
-			switch {
-			case !good:
-			case framing.BareCR(row):
-				err = framing.ErrCR
-			default:
+			if good {
+				err = framing.Flaw(row)
+			}
+			if err == nil {
 				fields, _ = framing.AppendFields(fields[:0], nil, row, opts.comma(), len(row)+1)
 				var document []byte
 				if document, err = framing.AppendDocument(make([]byte, 0, 2*len(row)+64), f.header, fields); err == nil {

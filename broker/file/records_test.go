@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	csvText = "\ufeffid,note\r\n\r\n1,plain\r\n2,\"a \"\"quote\"\", and\r\na line\"\r\n3\n\n4,x,too many\n\"5\"y,z\n6,\xff\n7,no end"
+	csvText = "\ufeffid,note\r\n\r\n1,plain\r\n2,\"a \"\"quote\"\", and\r\na line\"\r\n3\n\n4,x,too many\n\"5\"y,z\n6,\xff\n\ufeffid,note\n7,\"\ufeff\"\n7\ufeff\n7,no end"
 	tsvText = "id\tnote\n1\ta, b\n2\t\"x\ty\"\n"
 	text    = "\ufeff[{\"id\":1},\n {\"id\":[2,\n {}]} ,[3]]\n" + `{"id":"4]"}{"id":5}` + "\n[ ]\x1e 6 \n[[7]]"
 )
 
 var (
-	csvWant = []string{`{"id":"1","note":"plain"}`, `{"id":"2","note":"a \"quote\", and\r\na line"}`, `{"id":"3"}`, `!4,x,too many`, `!"5"y,z`, "{\"id\":\"6\",\"note\":\"\xff\"}", `{"id":"7","note":"no end"}`}
+	csvWant = []string{`{"id":"1","note":"plain"}`, `{"id":"2","note":"a \"quote\", and\r\na line"}`, `{"id":"3"}`, `!4,x,too many`, `!"5"y,z`, "{\"id\":\"6\",\"note\":\"\xff\"}", "!\ufeffid,note", "{\"id\":\"7\",\"note\":\"\ufeff\"}", "!7\ufeff", `{"id":"7","note":"no end"}`}
 	tsvWant = []string{`{"id":"1","note":"a, b"}`, `{"id":"2","note":"x\ty"}`}
 	want    = []string{`{"id":1}`, "{\"id\":[2,\n {}]}", `[3]`, `{"id":"4]"}`, `{"id":5}`, `6`, `[7]`}
 )
@@ -142,6 +142,7 @@ func TestAFileThatCannotBeDividedEndsTheSource(t *testing.T) {
 		{file.CSV, "id;n\n1;2\n", `';' may be what separates`},
 		{file.CSV, "id,n\r1,2\r", "carriage return"},
 		{file.CSV, "\"id,n\n1,2\n", "no closing quote"},
+		{file.CSV, "\ufeff\ufeffid,n\n1,2\n", "byte order mark"},
 		{file.JSON, "[1,2", "byte 4: the array has no end"},
 		{file.JSON, "{}\n1,2", "byte 4: ',' stands where"},
 		{file.JSON, "PAR1\x15\x04", "Parquet"},
