@@ -11,6 +11,7 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/file"
 )
 
@@ -154,7 +155,7 @@ func TestAFileThatCannotBeDividedEndsTheSource(t *testing.T) {
 		for err == nil {
 			_, err = b.Read(t.Context())
 		}
-		if err == io.EOF || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), b.path("in")) {
+		if err == io.EOF || semel.Classify(err) != semel.ClassPermanent || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), b.path("in")) {
 			t.Errorf("%q: %v, want %q", test.text, err, test.want)
 		}
 		b.close()
