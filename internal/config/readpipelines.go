@@ -104,7 +104,7 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 			case !hasKey:
 				p.Key.OnMissing = defaultOnMissing
 				keyOfSource(p, v, "key")
-			case !hasID:
+			case !hasID && p.Key.OnMissing != "": // otherwise it is refused already
 				keyOfSource(p, written, "id")
 			}
 			checkPipelineFields(p, v, there)
