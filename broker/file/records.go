@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/framing"
 )
 
@@ -39,6 +40,11 @@ type divider struct {
 // data follows. It stops before a record that is too long or malformed, which is an error if it is
 // the first.
 func (f *divider) divide(data []byte, offset int64, last bool) (r records, err error) {
+	if offset == 0 {
+		if is := diagnose.Foreign(data); is != "" {
+			return r, unusable("%s %s", f.path, is)
+		}
+	}
 	if f.opts.Format == JSON {
 		err = f.documents(&r, data, offset, last)
 	} else {
@@ -101,9 +107,6 @@ func (f *divider) rows(r *records, data []byte, offset int64, last bool) error {
 
 // documents adds the documents in data.
 func (f *divider) documents(r *records, data []byte, offset int64, last bool) error {
-	if offset == 0 && r.used == 0 && bytes.HasPrefix(data, []byte("PAR1")) {
-		return unusable("%s is a Parquet file, which Semel does not read", f.path)
-	}
 	scanner := framing.Documents{InArray: f.inArray}
 	for {
 		doc, next, ok, err := scanner.Next(data, r.used, last)

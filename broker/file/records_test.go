@@ -147,6 +147,14 @@ func TestAFileThatCannotBeDividedEndsTheSource(t *testing.T) {
 		{file.JSON, "[1,2", "byte 4: the array has no end"},
 		{file.JSON, "{}\n1,2", "byte 4: ',' stands where"},
 		{file.JSON, "PAR1\x15\x04", "Parquet"},
+		{file.CSV, "PAR1\x15\x04\r\n", "Parquet"},
+		{file.TSV, "Obj\x01\x04\n", "Avro"},
+		{file.CSV, "PK\x03\x04\n", "zip"},
+		{file.CSV, "\xff\xfei\x00d\x00,\x00n\x00\n\x00", "iconv -f UTF-16 -t UTF-8"},
+		{file.JSON, "\xfe\xff\x00{\x00}", "iconv -f UTF-16 -t UTF-8"},
+		{file.CSV, "i\x00d\x00,\x00n\x00\n\x00", "iconv -f UTF-16 -t UTF-8"},
+		{file.CSV, "id\tn\n1\t2\n", "write format: tsv"},
+		{file.TSV, "id,n\n1,2\n", "write format: csv"},
 	} {
 		b := setup(t, file.SourceOptions{Format: test.format})
 		b.write("in", test.text)

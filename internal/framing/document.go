@@ -69,7 +69,14 @@ func Header(record []byte, good bool, comma byte) ([]string, error) {
 	if len(names) == 1 {
 		for _, other := range []byte(";\t|,") {
 			if other != comma && bytes.IndexByte(record, other) >= 0 {
-				return nil, fmt.Errorf("the header is one column, %q, and %q may be what separates its columns: set the delimiter", names[0], other)
+				remedy := "set the delimiter"
+				switch other {
+				case '\t':
+					remedy = "write format: tsv, without a delimiter"
+				case ',':
+					remedy = "write format: csv, without a delimiter"
+				}
+				return nil, fmt.Errorf("the header is one column, %q, and %q may be what separates its columns: %s", names[0], other, remedy)
 			}
 		}
 	}

@@ -26,6 +26,7 @@ func TestRunEndsAtAFileThatItsFormatCannotRead(t *testing.T) {
 		{"json", `[{"id":1},{"id":2},{"id":3}`, "the array has no end", `[{"id":1},{"id":2},{"id":3},{"id":4}]`, `{"id":1} {"id":2} {"id":3} {"id":4}`},
 		{"json", `[{"id":1},{"id":2} {"id":3}]`, "neither a comma nor ] follows", `[{"id":1},{"id":2},{"id":3}]`, `{"id":1} {"id":2} {"id":3}`},
 		{"json", `{"id":1}{"id":2`, "the document has no end", `{"id":1}{"id":2}`, `{"id":1} {"id":2}`},
+		{"csv", "\xff\xfei\x00d\x00\n\x00", "is in UTF-16", "id\n1\n", `{"id":"1"}`},
 		{"json", "PAR1\x15\x04", "Parquet", `{"id":1}`, `{"id":1}`},
 		{"lines", "\x1f\x8b\x08\x00\x00\x00\x00\x00", "ends in the middle", "{\"id\":1}\n", `{"id":1}`},
 		{"lines", "\x1f\x8bno header, though", "gzip", "{\"id\":1}\n", `{"id":1}`},
