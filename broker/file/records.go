@@ -41,7 +41,7 @@ type divider struct {
 // the first.
 func (f *divider) divide(data []byte, offset int64, last bool) (r records, err error) {
 	if offset == 0 {
-		if is := diagnose.Foreign(data); is != "" {
+		if is := diagnose.ForeignFile(data); is != "" {
 			return r, unusable("%s %s", f.path, is)
 		}
 	}

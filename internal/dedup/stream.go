@@ -338,7 +338,7 @@ func (s *stream) checkForeign(name string) error {
 		return nil
 	}
 	head, _ := s.plain.Peek(64) // a later read reports an error
-	if is := diagnose.Foreign(head); is != "" {
+	if is := diagnose.ForeignFile(head); is != "" {
 		return errors.New("this " + is)
 	}
 	return nil

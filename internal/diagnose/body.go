@@ -125,9 +125,9 @@ func isWhole(text []byte) bool {
 	return err == nil && finder.Find(text) == nil
 }
 
-// Foreign names the format or the encoding of a file by its first bytes, as in "is in UTF-16", with
+// ForeignFile names the format or the encoding of a file by its first bytes, as in "is in UTF-16", with
 // a remedy. It returns "" if they may be text.
-func Foreign(head []byte) string {
+func ForeignFile(head []byte) string {
 	const enough = 64
 	head = head[:min(len(head), enough)]
 	for at := 0; at < len(head); {

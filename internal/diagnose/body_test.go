@@ -42,7 +42,7 @@ func TestAForeignFileIsKnownByItsFirstBytes(t *testing.T) {
 		"id,n\n1,a\n": "", "\ufeffid\n": "", "PAR1,BZh\n": "", "BZh9,n\n": "", "a\tb\n": "", "\xc4rzte;n\n": "", "": "", "\x1e{}": "", "\x01": "", strings.Repeat("x", 63) + "ä": "",
 		"PAR1\x15\x04": "Parquet", "Obj\x01\x04": "Avro", "PK\x03\x04\n": "zip", "\x1f\x8b\x08": "gzip", "BZh91AY&SY\x00\x17": "bzip2", "\xff\xfei\x00": "UTF-16", "i\x00d\x00": "UTF-16", "\x00i\x00d\x00": "UTF-16",
 	} {
-		if got := Foreign([]byte(head)); (got == "") != (want == "") || !strings.Contains(got, want) {
+		if got := ForeignFile([]byte(head)); (got == "") != (want == "") || !strings.Contains(got, want) {
 			t.Errorf("%q: %q, want %q", head, got, want)
 		}
 	}
