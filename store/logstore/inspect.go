@@ -199,6 +199,10 @@ func (in *inspector) listClaims(filter semel.ListOptions) ([]semel.Record, error
 // listing begins or ends a listing. Meanwhile no segment is spilled, so that no key is
 // listed twice or not at all.
 func (in *inspector) listing(more int) {
+	if more > 0 { // wait until a spill that has begun is over
+		in.finder.runs.spills.Lock()
+		defer in.finder.runs.spills.Unlock()
+	}
 	in.log.mu.Lock()
 	defer in.log.mu.Unlock()
 	in.finder.runs.listings += more

@@ -29,6 +29,8 @@ type runs struct {
 	// removed there must be hidden.
 	spilling uint32
 	listings int // no segment is spilled meanwhile
+	// spills is held while segments are spilled. Lock it before log.mu.
+	spills sync.Mutex
 }
 
 // sortedRun is a run with what the store keeps in its header.

@@ -23,6 +23,8 @@ type spilled struct {
 // The run exists as soon as it is renamed: an open then ignores the segments that it
 // replaces. So what else they hold is durable at the end of the log before.
 func (m *maintenance) spill(ctx context.Context) (bool, error) {
+	m.finder.runs.spills.Lock()
+	defer m.finder.runs.spills.Unlock()
 	group := m.spillable()
 	if len(group) == 0 {
 		return false, nil

@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/semel-dev/semel"
@@ -27,7 +28,8 @@ import (
 //	        32 entries   40 units of the file   48 sum of the blocks' checksums
 //	        52 zero   56 meta, then the checksum of all before
 //	block   0 checksum of the rest, seeded with store id, file name and place
-//	        4 units   8 entries   12 zero   16 the entries
+//	        4 units   8 entries   12 length of each, or 0 if they differ
+//	        16 the entries
 //
 // Entries begin with their digest and are sorted by it. The digests of two blocks differ in
 // their first 8 bytes.
@@ -179,12 +181,22 @@ func (r *Run) Find(b []byte, off int64, d *semel.Digest) ([]byte, error) {
 		return nil, err
 	}
 	order := Order(d)
+	if same := int(binary.LittleEndian.Uint32(b[12:])); same > 0 {
+		if same < entryHead || n*same > len(entries) {
+			return nil, r.damage(off, errEntry)
+		}
+		// Skip the smaller ones.
+		first := sort.Search(n, func(i int) bool { return binary.LittleEndian.Uint64(entries[i*same:]) >= order })
+		entries, n = entries[first*same:], n-first
+	}
 	for range n {
 		size, ok := r.entrySize(entries)
 		if !ok {
 			return nil, r.damage(off, errEntry)
 		}
-		if binary.LittleEndian.Uint64(entries) == order && semel.Digest(entries[:16]) == *d {
+		if is := binary.LittleEndian.Uint64(entries); is > order {
+			return nil, nil
+		} else if is == order && semel.Digest(entries[:16]) == *d {
 			return entries[:size], nil
 		}
 		entries = entries[size:]

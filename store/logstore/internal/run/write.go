@@ -13,6 +13,7 @@ type Writer struct {
 	build  *filterBuilder
 	block  []byte // the block that collects entries
 	count  int    // its entries
+	same   int    // the length of each of them, or 0
 	last   uint64 // the order of the last entry
 	buffer []byte // blocks that are not yet written
 	off    int64  // where they belong
@@ -53,6 +54,11 @@ func (w *Writer) Add(entry []byte) error {
 		x := &w.run.index
 		x.first, x.at = append(x.first, order), append(x.at, uint32((w.off+int64(len(w.buffer)))/unit))
 	}
+	if w.count == 0 {
+		w.same = len(entry)
+	} else if len(entry) != w.same {
+		w.same = 0
+	}
 	w.block = append(w.block, entry...)
 	w.count++
 	w.last = order
@@ -66,6 +72,7 @@ func (w *Writer) closeBlock() error {
 	b := w.block
 	binary.LittleEndian.PutUint32(b[4:], uint32(len(b)/unit))
 	binary.LittleEndian.PutUint32(b[8:], uint32(w.count))
+	binary.LittleEndian.PutUint32(b[12:], uint32(w.same))
 	sum := w.run.blockSum(b, w.off+int64(len(w.buffer)))
 	binary.LittleEndian.PutUint32(b, sum)
 	w.run.sum += sum
