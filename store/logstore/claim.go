@@ -98,16 +98,21 @@ var richLeast = new(rich).size()
 // plan queues the reads of the requests behind it, so that one step makes all
 // reads of a run.
 func (k *keys) each(ctx context.Context, o *op, n int, room func(i int) int, plan func(i int), decide func(i int) bool) error {
+	relieved := o.maintains
 	for i := 0; i < n; {
 		if ctx.Err() != nil {
 			return interrupted(ctx)
 		}
-		if !o.maintains {
-			k.makeRoom(ctx)
-		}
 		if err := k.committer.enter(ctx); err != nil {
 			return err
 		}
+		if !relieved && k.canRelieve() {
+			k.log.mu.Unlock()
+			k.makeRoom(ctx)
+			relieved = true
+			continue
+		}
+		relieved = o.maintains
 		o.now = k.log.clock.Nanos()
 		j, bytes := runEnd(i, n, room)
 		moved, err := k.committer.reserve(bytes)
@@ -374,16 +379,20 @@ func (k *keys) kept(key semel.Key) semel.Key {
 	return key
 }
 
-// makeRoom lets keys leave memory if they take more than their share.
+// canRelieve reports whether keys can leave memory, and take more than their share. The
+// caller holds the lock.
+func (k *keys) canRelieve() bool {
+	return k.crowded(1, 1) && k.log.segments.byNum(k.log.segments.first).sealed
+}
+
+// makeRoom lets keys leave memory. If they cannot, they may take more than their share for
+// a while.
 func (k *keys) makeRoom(ctx context.Context) {
+	err := k.relieve(ctx)
 	k.log.mu.Lock()
-	crowded := k.log.usable() == nil && k.crowded(1, 1) && k.log.segments.byNum(k.log.segments.first).sealed
-	k.log.mu.Unlock()
-	if crowded {
-		err := k.relieve(ctx)
-		k.log.mu.Lock()
+	defer k.log.mu.Unlock()
+	if ctx.Err() == nil {
 		k.unspilled = err
-		k.log.mu.Unlock()
 	}
 }
 

@@ -290,7 +290,7 @@ func (in *inspector) count() (semel.Counts, error) {
 	}
 	now := in.log.clock.Nanos()
 	counts := semel.Counts{
-		Done:        in.finder.index.count + in.finder.runs.count,
+		Done:        in.finder.index.count + in.finder.runs.count - in.finder.runs.unswept,
 		MemoryBytes: in.keys.memoryBytes() + int64(len(in.log.cache.resident)+len(in.log.cache.free))*chunkSize,
 	}
 	for _, c := range in.keys.claims.All() {

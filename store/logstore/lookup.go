@@ -62,7 +62,7 @@ func (o *op) free() {
 	if cap(o.buf) > maxKept || cap(o.digests)*16 > maxKept {
 		return
 	}
-	o.digests, o.reads, o.wait = o.digests[:0], o.reads[:0], nil
+	o.digests, o.reads, o.blocks, o.wait = o.digests[:0], o.reads[:0], o.blocks[:0], nil
 	o.found = found{}
 	o.owners = digest.Owners{} // do not keep the caller's name
 	clear(o.led)
@@ -412,11 +412,14 @@ func (f *finder) sweep() {
 		return
 	}
 	for i := range f.index.shards {
+		before := f.index.count
 		f.index.sweep(&f.index.shards[i], &f.log.segments)
+		f.runs.unswept = max(f.runs.unswept-(before-f.index.count), 0)
 		if i%step == step-1 {
 			f.log.mu.Unlock() // let other calls run
 			f.log.mu.Lock()
 		}
 	}
 	f.log.segments.swept = first
+	f.runs.unswept = 0
 }

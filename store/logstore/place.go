@@ -46,11 +46,21 @@ func (m *maintenance) lookAtFiles() {
 		return
 	}
 	for _, name := range there {
-		if !slices.Contains(names, name) {
+		if !slices.Contains(names, name) && !m.replaced(name) {
 			m.lost(filepath.Join(m.log.dir.path, name) + " was deleted")
 			return
 		}
 	}
+}
+
+// replaced reports whether a file is that of a run that was merged meanwhile.
+func (m *maintenance) replaced(name string) bool {
+	if _, _, ok := parseRunName(name); !ok {
+		return false
+	}
+	m.log.mu.Lock()
+	defer m.log.mu.Unlock()
+	return !slices.ContainsFunc(m.finder.runs.list, func(s *sortedRun) bool { return s.Name() == name })
 }
 
 // lost stops the store because files of it are gone.

@@ -22,6 +22,8 @@ type runs struct {
 	list   []*sortedRun // oldest first, without gaps
 	memory int64        // of all runs
 	count  int64        // done entries, with those that a later entry hides
+	// unswept are the entries of the newest run that still have a slot in the index.
+	unswept int64
 	// hidden are the keys that were removed by hand while a run may have them, with the
 	// position of the removal in the log.
 	hidden digestmap.Map[uint64]

@@ -97,6 +97,7 @@ func (m *maintenance) install(group []*segment, s *sortedRun) {
 	}
 	m.log.segments.first = s.to + 1
 	r.add(s)
+	r.unswept = s.summary.entries
 }
 
 // spiller collects the entries of segments and writes them to a run.

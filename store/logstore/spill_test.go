@@ -15,14 +15,32 @@ import (
 	"github.com/semel-dev/semel/test/faultfs"
 )
 
+// runCount returns the number of runs.
+func runCount(s *Store) int {
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	return len(s.finder.runs.list)
+}
+
+// mergePairs lets the store merge two runs, not only many.
+func mergePairs(s *Store) {
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	s.merger.fanIn = 2
+}
+
 // mustSpill lets the keys of all sealed segments leave memory, and fails if there are none.
 func mustSpill(t testing.TB, s *Store) {
 	t.Helper()
-	before := len(s.finder.runs.list)
+	s.log.mu.Lock()
+	first := s.log.segments.first
+	s.log.mu.Unlock()
 	if err := spillNow(s); err != nil {
 		t.Fatal(err)
 	}
-	if len(s.finder.runs.list) == before {
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	if s.log.segments.first == first {
 		t.Fatal("no segment left memory")
 	}
 }
@@ -32,14 +50,17 @@ func TestKeysBeyondTheLimitLeaveMemory(t *testing.T) {
 	opts := small()
 	opts.MaxIndexBytes, opts.Fsync = minIndexBytes, Never
 	s := open(t, t.TempDir(), opts)
-	const n = 400_000 // 5 MB of index
+	const n = 200_000 // 2.4 MB of index
 	for from := 0; from < n; from += 10_000 {
 		wantAll(t, claimDone(t, s, from, from+10_000, semel.Forever), semel.Fresh)
-		if got := s.finder.index.count * 12; got > 2*minIndexBytes {
+		s.log.mu.Lock()
+		got := s.finder.index.count * 12
+		s.log.mu.Unlock()
+		if got > 2*minIndexBytes {
 			t.Fatalf("after %d keys, those in memory take %d bytes", from, got)
 		}
 	}
-	if len(s.finder.runs.list) == 0 {
+	if runCount(s) == 0 {
 		t.Fatal("no key has left memory")
 	}
 	for range 2 {
@@ -181,8 +202,11 @@ func TestARemovedKeyStaysRemovedInARun(t *testing.T) {
 	wantAll(t, claimDone(t, s, 2, 3, time.Hour), semel.Fresh)
 	wantAll(t, claimDone(t, s, 10_000, 20_000, semel.Forever), semel.Fresh)
 	mustSpill(t, s)
-	if got := s.finder.runs.hidden.Len(); got != 0 {
-		t.Errorf("%d removals are still in memory", got)
+	s.log.mu.Lock()
+	hidden := s.finder.runs.hidden.Len()
+	s.log.mu.Unlock()
+	if hidden != 0 {
+		t.Errorf("%d removals are still in memory", hidden)
 	}
 	absent(1, "after the removal left memory")
 	wantAll(t, claimDone(t, s, 2, 3, time.Hour), semel.Duplicate)
@@ -352,7 +376,7 @@ func TestDamageOfARunIsAnError(t *testing.T) {
 	}
 }
 
-// TestCrashesWhileKeysLeaveMemory crashes at each file operation of a spill.
+// TestCrashesWhileKeysLeaveMemory crashes at each file operation of spills and a merge.
 func TestCrashesWhileKeysLeaveMemory(t *testing.T) {
 	t.Parallel()
 	const batch = 4000
@@ -364,6 +388,7 @@ func TestCrashesWhileKeysLeaveMemory(t *testing.T) {
 			return err
 		}
 		defer s.Close()
+		mergePairs(s)
 		for _, step := range []int{0, 1} {
 			for range 3 {
 				var answers [batch]semel.ClaimAnswer
@@ -385,6 +410,12 @@ func TestCrashesWhileKeysLeaveMemory(t *testing.T) {
 			if err := spillNow(s); err != nil {
 				return err
 			}
+			for more := true; more; {
+				var err error
+				if more, err = s.merger.merge(context.Background()); err != nil {
+					return err
+				}
+			}
 		}
 		return s.Close()
 	}
@@ -393,8 +424,9 @@ func TestCrashesWhileKeysLeaveMemory(t *testing.T) {
 	if err := work(whole, func() { first = whole.Ops() }); err != nil {
 		t.Fatal(err)
 	}
+	random := rand.New(rand.NewPCG(seed(t), 5))
 	for at := first; at <= whole.Ops(); at++ {
-		if testing.Short() && at%5 != 0 {
+		if testing.Short() && random.IntN(10) > 0 {
 			continue
 		}
 		fs := faultfs.New()
@@ -448,7 +480,7 @@ func TestMergedRunsHaveTheNewestEntries(t *testing.T) {
 	t.Parallel()
 	c := newHandClock()
 	s := openAt(t, c)
-	s.merger.fanIn = 2
+	mergePairs(s)
 	const n = 10_000
 	for round := range 9 {
 		wantAll(t, claimDone(t, s, round*n, (round+1)*n, semel.Forever), semel.Fresh)
@@ -473,10 +505,10 @@ func TestMergedRunsHaveTheNewestEntries(t *testing.T) {
 		c.advance(2 * time.Hour)
 		if round%3 == 1 {
 			s = reopen(t, s)
-			s.merger.fanIn = 2
+			mergePairs(s)
 		}
 	}
-	if got := len(s.finder.runs.list); got > 4 {
+	if got := runCount(s); got > 4 {
 		t.Errorf("%d runs are left", got)
 	}
 	removed := map[int]bool{}

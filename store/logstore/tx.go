@@ -44,9 +44,13 @@ var errOver = fmt.Errorf("logstore: the transaction is over: %w", semel.ErrInval
 // newTx opens a transaction.
 func newTx(ctx context.Context, k *keys) (*Tx, error) {
 	c := k.committer
-	k.makeRoom(ctx)
 	k.log.mu.Lock()
 	defer k.log.mu.Unlock()
+	if k.log.usable() == nil && k.canRelieve() {
+		k.log.mu.Unlock()
+		k.makeRoom(ctx)
+		k.log.mu.Lock()
+	}
 	if err := c.gate.take(ctx, k.log); err != nil {
 		return nil, err
 	}
