@@ -50,7 +50,7 @@ SERVED = $(if $(filter required,$(SEMEL_SERVICES)),.work/bin/services run $(SHAR
 serve:
 	@mkdir -p .work/bin && $(GO) build -o .work/bin ./tools/services
 
-check: ## Check format, vet, staticcheck, architecture, the harness of bench, and the clients
+check: ## Check format, vet, staticcheck, architecture, the harness of bench, the clients and the OpenAPI document
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')) && test -z "$$unformatted" || \
 		{ printf 'not formatted (run gofmt -w):\n%s\n' "$$unformatted"; exit 1; }
 	$(GO) vet ./...
@@ -67,6 +67,8 @@ check: ## Check format, vet, staticcheck, architecture, the harness of bench, an
 	python=$$(clients/python/venv.sh) && cd clients/python && \
 		$$python -m ruff format --check -q . && $$python -m ruff check -q . && $$python -m mypy
 	cd clients/typescript && ./install.sh && npm run --silent check
+	@found=$$(REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true clients/typescript/test/node_modules/.bin/redocly \
+		lint --extends recommended-strict --format stylish internal/storeapi/openapi.json 2>&1) || { printf '%s\n' "$$found"; exit 1; }
 
 vulncheck: ## Look for known vulnerabilities in what the program calls; needs their database
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...

@@ -127,11 +127,17 @@ func TestObservabilityPageShowsTestedCode(t *testing.T) {
 	showsCodeOf(t, "observe/README.md", readDocument(t, "observe/otelobserve/example_test.go"))
 }
 
-// TestExtensionPagesShowTestedCode compares the page of stores with the external module that
-// runs each suite, and the page of kinds with the toy kind.
+// TestExtensionPagesShowTestedCode compares the pages of stores and of sources with external
+// modules that run each suite, and the pages of kinds with such a module and with the toy kind.
 func TestExtensionPagesShowTestedCode(t *testing.T) {
 	t.Parallel()
 	showsCodeOf(t, "store/storetest/README.md", readDocument(t, "testdata/outside/outside_test.go"))
+	own := ""
+	for _, name := range documents(t, "examples/own-kinds/*.go") {
+		own += readDocument(t, name)
+	}
+	showsCodeOf(t, "docs/extending.md", own)
+	showsCodeOf(t, "broker/brokertest/README.md", own)
 	showsCodeOf(t, "internal/kind/DESIGN.md", readDocument(t, "internal/kind/kindtest/kindtest_test.go"))
 }
 

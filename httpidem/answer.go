@@ -21,7 +21,8 @@ type answer struct {
 	// clock of the process, to a second. A zero until means that it is kept forever.
 	at, until time.Time
 	// lost: the request took effect, but its response was too large to keep, was a
-	// stream, was broken, or had trailers. What follows is not set.
+	// stream, was broken, or had trailers. What follows is not set. Of the answer to a call
+	// of a tool, the JSON-RPC response is kept, without its id.
 	lost   bool
 	origin string // the Origin of the request
 	header []line // those that may be replayed, by name
@@ -190,6 +191,9 @@ func replay(w http.ResponseWriter, r *http.Request, p *Profile, data []byte) {
 	if a.lost {
 		(&refusal{problem: ResponseNotKept, detail: fmt.Sprintf("The request took effect and was answered with status %d. That answer was too large to keep, or was a stream.", a.status)}).write(w, p)
 		return
+	}
+	if c := callOf(w); c != nil {
+		a.body = c.body(a)
 	}
 	h := w.Header()
 	readable := a.readable(r.Header.Get("Origin"), h)

@@ -98,7 +98,7 @@ func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
 	e.kept.end() // of a run that was rolled back
 	e.kept.spare = requestCost
 	e.c = newRecorder(client, e.r, &e.opts, &e.kept)
-	e.c.work, e.c.holds = work{ctx, e.c}, e.do == nil
+	e.c.work, e.c.holds, e.c.called = work{ctx, e.c}, e.do == nil, callOf(e.w) != nil
 	inner := e.inner(&e.c.work, &e.c.body)
 	if inner.Header["Upgrade"] != nil { // an offer of HTTP/2, which a server may ignore
 		inner.Header = inner.Header.Clone()
@@ -156,7 +156,11 @@ func (e *exchange) respond(out semel.Outcome, result settled) {
 		e.held.send(e.w)
 	case e.held == nil && e.c != nil && e.c.sent():
 		// If the store has failed since, the key stays claimed.
-		if !e.c.end() && e.r.Context().Value(http.ServerContextKey) != nil {
+		switch {
+		case e.c.end():
+		case e.c.unanswered():
+			e.refused(e.w, err, true)
+		case e.r.Context().Value(http.ServerContextKey) != nil:
 			panic(http.ErrAbortHandler) // the only way in which net/http ends a response as a broken one
 		}
 	default:
@@ -176,7 +180,11 @@ func (e *exchange) finish(result settled) {
 func (e *exchange) answer(result settled) {
 	if e.opts.FailOpen && e.c == nil && errors.Is(result.err, semel.ErrStoreUnavailable) {
 		e.w.Header().Set("Idempotency-Status", "unprotected")
-		e.next.ServeHTTP(e.w, e.inner(e.r.Context(), &whole{}))
+		client := e.w
+		if c := callOf(client); c != nil {
+			client = c.ResponseWriter
+		}
+		e.next.ServeHTTP(client, e.inner(e.r.Context(), &whole{}))
 		return
 	}
 	if result.err != nil {
@@ -185,7 +193,11 @@ func (e *exchange) answer(result settled) {
 	}
 	e.kept.end() // of a run that was rolled back
 	e.kept.spare = requestCost
-	if !e.kept.takeWhole(int64(len(result.data))) {
+	size := int64(len(result.data))
+	if callOf(e.w) != nil {
+		size *= 2 // a copy gets the id of the call
+	}
+	if !e.kept.takeWhole(size) {
 		(&refusal{problem: Overloaded, kept: true, detail: "The request took effect, and there is no memory to send its answer now. Repeat the request.", after: time.Second}).write(e.w, &e.opts.Profile)
 		return
 	}

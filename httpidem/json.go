@@ -49,7 +49,11 @@ func valueAt(body []byte, path []string) ([]byte, error) {
 	if !json.Valid(body) {
 		return nil, errNotJSON
 	}
-	value := jsontext.Trim(body)
+	return valueBelow(jsontext.Trim(body), path)
+}
+
+// valueBelow is valueAt for a value of a valid text.
+func valueBelow(value []byte, path []string) ([]byte, error) {
 	for _, want := range path {
 		var below []byte
 		for name, v := range children(value) {

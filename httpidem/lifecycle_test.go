@@ -77,18 +77,18 @@ func TestAHandlerThatGivesUpWithItsLeaseHasNotAnswered(t *testing.T) {
 		before, after func(http.ResponseWriter)
 		kept          int // the status that a repetition gets; 0 if the outcome is unknown
 	}{
-		"nothing":                      {nil, nil, 0},
-		"a part":                       {text("part"), nil, 0},
-		"a flushed part":               {flushed("part"), nil, 0},
-		"a header":                     {flushed(""), nil, 0},
-		"parts until the loss":         {flushed("part"), text("another"), 0},
-		"a part after the loss":        {nil, flushed("part"), 0},
-		"less than its length":         {sized("5", "part"), nil, 0},
-		"its length":                   {sized("4", "full"), nil, 200},
-		"its length in two parts":      {sized("4", "fu"), text("ll"), 200},
-		"a status without a body":      {func(w http.ResponseWriter) { w.WriteHeader(204) }, nil, 204},
-		"an answer after the loss":     {nil, text("answer"), 200},
-		"an empty answer after it":     {nil, func(w http.ResponseWriter) { w.WriteHeader(201) }, 201},
+		"nothing":                  {nil, nil, 0},
+		"a part":                   {text("part"), nil, 0},
+		"a flushed part":           {flushed("part"), nil, 0},
+		"a header":                 {flushed(""), nil, 0},
+		"parts until the loss":     {flushed("part"), text("another"), 0},
+		"a part after the loss":    {nil, flushed("part"), 0},
+		"less than its length":     {sized("5", "part"), nil, 0},
+		"its length":               {sized("4", "full"), nil, 200},
+		"its length in two parts":  {sized("4", "fu"), text("ll"), 200},
+		"a status without a body":  {func(w http.ResponseWriter) { w.WriteHeader(204) }, nil, 204},
+		"an answer after the loss": {nil, text("answer"), 200},
+		"an empty answer after it": {nil, func(w http.ResponseWriter) { w.WriteHeader(201) }, 201},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -92,7 +92,16 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		r = withBody(r.Context(), r, body, &whole{})
 	}
-	id, err := p.keyOf(r.Header, body)
+	var id string
+	var err error
+	if p.MCP {
+		var done bool
+		if w, id, err, done = m.callIn(w, r, body, &memory); done {
+			return
+		}
+	} else {
+		id, err = p.keyOf(r.Header, body)
+	}
 	sent, badTime := p.firstSent(r.Header)
 	switch {
 	case errors.Is(err, errNoKey) && !p.Required:
@@ -135,6 +144,44 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.body = body
 	e.call = semel.Call{Key: Key(m.opts.Route, caller, id), Fingerprint: fingerprint, Origin: r.Method + " " + r.URL.EscapedPath(), Time: sent}
 	e.serve()
+}
+
+// callIn returns the key of a call of a tool, and the writer for its client. Messages that
+// take no key are done with.
+func (m *middleware) callIn(w http.ResponseWriter, r *http.Request, body []byte, memory *reservation) (client http.ResponseWriter, id string, err error, done bool) {
+	p := &m.opts.Profile
+	plain := reservation{of: &m.memory}
+	defer plain.end()
+	if body, err = m.opts.prints.content(r, body, &plain); err != nil {
+		m.overloaded(w)
+		return w, "", err, true
+	}
+	calls, batch, err := readCalls(body)
+	if err != nil {
+		m.refuse(w, BodyUnreadable, "Nothing has run. "+sentence(err))
+		return w, "", err, true
+	}
+	for _, c := range calls {
+		id, err = c.keyOf(r.Header, p)
+		switch {
+		case errors.Is(err, errNoKey) && !p.Required:
+		case batch:
+			m.refuse(w, KeyInvalid, "Nothing has run. A batch has a call that takes a key: send each call by itself.")
+			return w, "", err, true
+		case c.id == nil:
+			m.refuse(w, KeyInvalid, "Nothing has run. A call with a key needs an id, which is a string or a number.")
+			return w, "", err, true
+		default:
+			return &call{ResponseWriter: w, id: bytes.Clone(c.id)}, id, err, false
+		}
+	}
+	memory.give(requestCost) // a stream of notifications may last for days
+	if len(calls) > 0 {
+		m.next.ServeHTTP(w, r)
+	} else {
+		m.ignore.ServeHTTP(w, r)
+	}
+	return w, "", nil, true
 }
 
 // withBody returns the request with a context, and with a body that was read: reader

@@ -149,6 +149,9 @@ func (o *Options) complete(guard *semel.Guard) error {
 		wrong.Add("Scope is required: say who the caller is, or set AnyCaller if all callers may see each other's answers")
 	}
 	o.release = o.Profile.complete(wrong)
+	if o.Profile.MCP {
+		o.Fingerprint.Exclude = slices.Concat(o.Fingerprint.Exclude, varying())
+	}
 	o.prints = o.Fingerprint.complete(wrong)
 	o.prints.most = o.MaxBody
 	o.window = guard.Request(&semel.Call{}).Window

@@ -96,8 +96,8 @@ type refusal struct {
 	after   time.Duration // Retry-After, if it is above 0
 }
 
-// write sends the problem details, as a profile has them. They are never kept. A nil
-// profile is for a request without a key.
+// write sends the problem details, as a profile has them, or a JSON-RPC error with them. They
+// are never kept. A nil profile is for a request without a key.
 func (f *refusal) write(w http.ResponseWriter, p *Profile) {
 	status, title := f.problem.known()
 	h := w.Header()
@@ -116,17 +116,27 @@ func (f *refusal) write(w http.ResponseWriter, p *Profile) {
 	if f.status != 0 {
 		status = f.status
 	}
-	body, err := json.Marshal(map[string]any{"type": problemTypes + string(f.problem), "title": title, "status": status, "detail": f.detail})
-	if err != nil {
-		panic(err) // strings and a number
-	}
-	h.Set("Content-Type", "application/problem+json")
+	details := map[string]any{"type": problemTypes + string(f.problem), "title": title, "status": status, "detail": f.detail}
 	h.Set("Cache-Control", "no-store")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	after := max(int(math.Ceil(f.after.Seconds())), 1)
 	if f.after > 0 {
-		h.Set("Retry-After", strconv.Itoa(max(int(math.Ceil(f.after.Seconds())), 1)))
+		h.Set("Retry-After", strconv.Itoa(after))
 		expose(h, "Retry-After")
 	}
+	c := callOf(w)
+	if c != nil && f.after > 0 {
+		details["retry_after"] = after // a client of a tool sees no headers
+	}
+	body, err := json.Marshal(details)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	if c != nil {
+		c.fail(status, title+". "+f.detail, body)
+		return
+	}
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // the client may have left
 }

@@ -49,15 +49,28 @@ type Profile struct {
 	Transient string
 	// Release are the statuses of responses that mean that the request took no effect,
 	// so that a repetition runs: "429", or "5xx" for a class. All other responses are
-	// kept. An empty list that is not nil means none.
+	// kept. With MCP, the list may also have codes of JSON-RPC errors, such as "-32602", and
+	// "isError" for results that say that the tool failed. An empty list that is not nil
+	// means none.
 	Release []string
+	// MCP says that the bodies of requests are messages of the Model Context Protocol, as its
+	// transport Streamable HTTP sends them. Only a call of a tool takes a key. All other
+	// messages pass untouched, and so do calls without a key unless Required is set. A kept
+	// response gets the id of the call that repeats it, and refusals are JSON-RPC errors. Of
+	// a stream, the response is kept. Id and _meta of a call may differ when it is repeated.
+	// KeyPointer defaults to /params/_meta/idempotencyKey then. Defaults to false.
+	MCP bool
+	// Tools are the tools whose calls get a key from their name and arguments if they come
+	// without one. The caller is a part of every key. Two calls of a caller that are meant
+	// to be two need keys, or different arguments. Needs MCP. Defaults to none.
+	Tools []string
 	// MismatchStatus is the status for a key that belongs to another request, and
 	// InFlightStatus the one for a key whose first request still runs.
 	MismatchStatus, InFlightStatus int
 }
 
 // ProfileNamed returns the profile with a name: ietf, stripe, adyen, paypal, square,
-// oasis or acp.
+// oasis, acp or mcp.
 func ProfileNamed(name string) (Profile, bool) {
 	for _, p := range Profiles() {
 		if p.Name == name {
@@ -131,7 +144,17 @@ func Profiles() []Profile {
 	acp := stripe
 	acp.Name, acp.Required = "acp", true
 
-	all := []Profile{ietf, stripe, adyen, paypal, square, oasis, acp}
+	// https://modelcontextprotocol.io/specification: Streamable HTTP in the revisions
+	// 2025-03-26 to 2026-07-28. It has no keys. A status of 4xx is a refusal before a tool
+	// runs: no session, or a header that does not fit. Of the JSON-RPC errors, these say that
+	// the message was malformed, that method or tool do not exist or that the arguments do
+	// not fit (-327.., -326..), that the client must send other headers, capabilities or
+	// another revision (-32020 to -32022), or that the user must visit a page first (-32042).
+	mcp := stripe
+	mcp.Name, mcp.MCP, mcp.KeyPointer = "mcp", true, metaKey
+	mcp.Release = []string{"4xx", "-32700", "-32600", "-32601", "-32602", "-32020", "-32021", "-32022", "-32042"}
+
+	all := []Profile{ietf, stripe, adyen, paypal, square, oasis, acp, mcp}
 	for i := range all { // callers may change them
 		p := &all[i]
 		p.Headers, p.Methods, p.Release = slices.Clone(p.Headers), slices.Clone(p.Methods), slices.Clone(p.Release)
@@ -140,7 +163,7 @@ func Profiles() []Profile {
 }
 
 // complete sets the fields that are not set, and adds what is wrong with the others. It
-// returns what Release says: statuses, and the first digit for a class.
+// returns what Release says: statuses, the first digit for a class, and codes of errors.
 func (p *Profile) complete(wrong *invalid.List) (release []int) {
 	base, _ := ProfileNamed("ietf")
 	if p.Headers == nil {
@@ -152,6 +175,10 @@ func (p *Profile) complete(wrong *invalid.List) (release []int) {
 	if p.Release == nil {
 		p.Release = base.Release
 	}
+	if p.MCP {
+		orElse(&p.KeyPointer, metaKey)
+	}
+	p.Tools = slices.Clone(p.Tools)
 	orElse(&p.Marker, base.Marker)
 	orElse(&p.MinKey, base.MinKey)
 	orElse(&p.MaxKey, base.MaxKey)
@@ -176,6 +203,10 @@ func (p *Profile) complete(wrong *invalid.List) (release []int) {
 	for _, text := range p.Release {
 		n, err := strconv.Atoi(strings.TrimSuffix(text, "xx"))
 		class := len(text) == 3 && strings.HasSuffix(text, "xx")
+		if p.MCP && (text == toolErrors || err == nil && isCode(n)) {
+			release = append(release, n)
+			continue
+		}
 		if err != nil || class && (n < 2 || n > 5) || !class && (n < 200 || n > 599) {
 			wrong.Add("Profile.Release: %q is no status such as 429, and no class such as 5xx", text)
 		}
@@ -183,6 +214,10 @@ func (p *Profile) complete(wrong *invalid.List) (release []int) {
 	}
 	return release
 }
+
+// isCode reports whether a number of Profile.Release is the code of a JSON-RPC error, and no
+// status.
+func isCode(n int) bool { return n < 0 || n > 999 }
 
 func (p *Profile) check(wrong *invalid.List) {
 	if len(p.Headers) == 0 && p.KeyPointer == "" {
@@ -192,6 +227,9 @@ func (p *Profile) check(wrong *invalid.List) {
 		if _, err := pointer(p.KeyPointer); err != nil {
 			wrong.Add("Profile.KeyPointer: %w", err)
 		}
+	}
+	if len(p.Tools) > 0 && !p.MCP {
+		wrong.Add("Profile.Tools: only calls of tools have them: set MCP, or take the profile mcp")
 	}
 	if p.MinKey < 1 || p.MaxKey < p.MinKey {
 		wrong.Add("Profile.MinKey, MaxKey: %d, %d: want at least 1, and at least MinKey", p.MinKey, p.MaxKey)
@@ -212,6 +250,9 @@ func (p *Profile) check(wrong *invalid.List) {
 
 // carrier says where the key belongs.
 func (p *Profile) carrier() string {
+	if p.MCP {
+		return "the member " + p.KeyPointer + " of the message"
+	}
 	if len(p.Headers) > 0 {
 		return "the header " + p.Headers[0]
 	}

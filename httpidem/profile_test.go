@@ -32,7 +32,7 @@ func TestProfilesAreValid(t *testing.T) {
 		}
 		p.Release[0] = "changed"
 	}
-	if got := strings.Join(names, " "); got != "ietf stripe adyen paypal square oasis acp" {
+	if got := strings.Join(names, " "); got != "ietf stripe adyen paypal square oasis acp mcp" {
 		t.Errorf("the profiles are %s", got)
 	}
 	if p, _ := httpidem.ProfileNamed("ietf"); p.Release[0] != "401" {

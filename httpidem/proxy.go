@@ -107,7 +107,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer waited.Stop()
 	defer func() {
 		// A service does not undo its work because its response is of no use.
-		cause, cut := recover(), c.wasCutOff()
+		cause, cut := recover(), c.wasCutOff() || c.brokeOff()
 		if cause != nil && !(cause == http.ErrAbortHandler && cut) {
 			panic(cause)
 		}
@@ -203,25 +203,36 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("%w: %w", errUnsent, err)
 	}
 	if late, ok := r.Context().Value(lateKey{}).(*time.Timer); ok && err == nil {
-		resp.Body = moving{resp.Body, c, late, p.opts.Timeout + p.opts.Late}
+		resp.Body = &moving{ReadCloser: resp.Body, recorder: c, late: late, most: p.opts.Timeout + p.opts.Late}
 	}
 	return resp, err
 }
 
-// moving is a body that may take long, but not stall: each read delays the timer. Its
-// recorder gets to know how it ended: outside of net/http, httputil takes a response that
+// moving is a body that may take long, but not stall: each read delays the timer. A stream
+// of events ends soon after the response of a call, even if the service leaves it open. The
+// recorder gets to know how a body ended: outside of net/http, httputil takes a response that
 // broke off for a whole one.
 type moving struct {
 	io.ReadCloser
 	recorder *recorder
 	late     *time.Timer
 	most     time.Duration
+	ending   bool // the client has the response
 }
 
 // Read implements io.Reader.
-func (m moving) Read(data []byte) (int, error) {
-	m.late.Reset(m.most)
+func (m *moving) Read(data []byte) (int, error) {
+	switch {
+	case !m.recorder.responded():
+		m.late.Reset(m.most)
+	case !m.ending:
+		m.ending = true
+		m.late.Reset(recordWithin)
+	}
 	n, err := m.ReadCloser.Read(data)
+	if err != nil && m.ending {
+		err = io.EOF
+	}
 	if err != nil {
 		m.recorder.upstream(err)
 	}

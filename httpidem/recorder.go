@@ -1,6 +1,7 @@
 package httpidem
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -39,6 +40,7 @@ type recorder struct {
 	work   work
 	body   whole // what the handler reads
 	holds  bool  // the end of a response waits until it is recorded
+	called bool  // the request is a call of a tool
 
 	mu     sync.Mutex // guards the fields below
 	client http.ResponseWriter
@@ -47,10 +49,11 @@ type recorder struct {
 	fate   fate
 	status int // 0 before the final header
 	kept   answer
-	length string // the Content-Length of the response, if the handler has set it
-	rest   int64  // what is still to come of it
-	last   []byte // the last byte of the response, which the client gets from end
-	full   bool   // the response is not kept whole
+	length string  // the Content-Length of the response, if the handler has set it
+	rest   int64   // what is still to come of it
+	last   []byte  // the last byte of the response, which the client gets from end
+	full   bool    // the response is not kept whole
+	events *events // of a stream that answers a call; nil for others
 
 	// What tells a whole response from a part of one: see isPart.
 	empty     bool // its status has no body, whatever its header says
@@ -114,9 +117,15 @@ func (c *recorder) writeHeader(status int) {
 // keep keeps the header, and says whether the response can be kept whole.
 func (c *recorder) keep() {
 	c.kept = answer{status: c.status, origin: c.origin, header: c.replayed()}
-	stream := strings.HasPrefix(c.header.Get("Content-Type"), "text/event-stream")
+	stream := isStream(c.header.Get("Content-Type"))
+	if stream && c.called && c.header.Get("Content-Encoding") == "" {
+		c.events, stream = &events{most: c.opts.MaxResponse, memory: c.memory}, false
+	}
 	c.full = size(c.kept.header)+len(c.origin) > maxHead || stream || len(c.header.Values("Trailer")) > 0
 }
+
+// isStream reports whether a content type is that of a stream of events.
+func isStream(contentType string) bool { return strings.HasPrefix(contentType, "text/event-stream") }
 
 // replayed returns the headers that are kept. Those that Connection names belong to the
 // connection.
@@ -139,6 +148,10 @@ func (c *recorder) Write(data []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.writeHeader(http.StatusOK)
+	if c.events != nil {
+		c.writeEvents(data)
+		return len(data), nil
+	}
 	if !c.full && (int64(len(c.kept.body)+len(data)) > c.opts.MaxResponse || !c.memory.take(int64(len(data)))) {
 		c.full, c.kept.body = true, nil
 	}
@@ -163,6 +176,42 @@ func (c *recorder) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
+// writeEvents passes a piece of a stream on at once. Only the last byte of the response waits
+// until it is recorded. A call continues when its client leaves: its stream ends with it.
+func (c *recorder) writeEvents(data []byte) {
+	c.rest -= int64(len(data))
+	c.pass(c.last)
+	c.last = nil
+	if end := c.events.add(data); end > 0 && c.holds {
+		c.last = bytes.Clone(data[end-1:])
+		data = data[:end-1]
+	}
+	c.pass(data)
+}
+
+// responded reports whether the response of a call has come in a stream of events.
+func (c *recorder) responded() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.events != nil && c.events.response != nil
+}
+
+// brokeOff reports whether the service broke off a stream that answers a call. It may have
+// sent the response before.
+func (c *recorder) brokeOff() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.events != nil
+}
+
+// unanswered reports whether a client that called a tool has a stream that ended without the
+// response, and cannot ask for the rest of it.
+func (c *recorder) unanswered() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.events != nil && c.events.response == nil && !c.events.over && !c.events.resumes && c.client != nil
+}
+
 // pass writes to the client.
 func (c *recorder) pass(data []byte) {
 	if c.client == nil || len(data) == 0 {
@@ -175,12 +224,12 @@ func (c *recorder) pass(data []byte) {
 
 // end passes the last byte of a response on. A response without a Content-Length ends
 // with its handler. It returns false if the client has a part of a response, which it must
-// not take for the whole.
+// not take for the whole. A client that can ask for the rest of a stream does not.
 func (c *recorder) end() (whole bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.fate == unknown {
-		return c.client == nil
+		return c.client == nil || c.events != nil && c.events.resumes
 	}
 	c.pass(c.last)
 	c.last = nil
@@ -244,7 +293,9 @@ func (c *recorder) send(f *refusal) bool {
 func (c *recorder) answer() (*answer, fate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fate == answered && c.isPart() {
+	if c.events != nil && c.events.response != nil {
+		c.fate = answered // whatever came behind it
+	} else if c.fate == answered && c.isPart() {
 		c.fate = unknown
 	}
 	if c.fate != answered {
@@ -255,7 +306,11 @@ func (c *recorder) answer() (*answer, fate) {
 	if c.opts.released(c.status, c.header) {
 		return nil, released
 	}
-	if c.length != "" && c.length != strconv.Itoa(len(c.kept.body)) {
+	if c.called && (!c.full || c.events != nil) {
+		if c.fate = c.readResponse(); c.fate != answered {
+			return nil, c.fate
+		}
+	} else if c.length != "" && c.length != strconv.Itoa(len(c.kept.body)) {
 		c.full = true // it is longer than it said
 	}
 	c.kept.at = time.Now()
@@ -292,6 +347,36 @@ func (c *recorder) isPart() bool {
 	default:
 		return c.early && c.work.Err() != nil
 	}
+}
+
+// readResponse replaces the kept answer to a call by its JSON-RPC response, and says what is
+// known of the call.
+func (c *recorder) readResponse() fate {
+	if c.events == nil && c.length != "" && c.length != strconv.Itoa(len(c.kept.body)) {
+		c.full = true // it is longer than it said
+		return answered
+	}
+	if c.events != nil {
+		switch {
+		case c.events.response != nil:
+			c.kept.body = c.events.response
+		case c.events.over:
+			c.full = true
+			return answered
+		default:
+			return unknown // it may still work
+		}
+	}
+	r, ok := readResponse(c.kept.body)
+	switch {
+	case !ok:
+		c.full = c.status == http.StatusOK // an error page is kept as it is
+	case c.opts.noEffect(&r):
+		return released
+	case c.events == nil:
+		c.kept.body = withoutID(c.kept.body)
+	}
+	return answered
 }
 
 // trailers passes the trailers on, which the handler has set behind its response. An

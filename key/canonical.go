@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"sync"
 )
 
 // appendCanonical appends the canonical form of a JSON document. Two documents
@@ -25,11 +26,16 @@ import (
 // and invalid JSON a [*SyntaxError]. After an error dst is returned unchanged.
 // Time grows with n log n, and memory is at most about five times the document.
 func appendCanonical(dst, doc []byte) ([]byte, error) {
-	if err := newFinder(nil, nil).Find(doc); err != nil {
+	f := documents.Get().(*Finder)
+	defer documents.Put(f)
+	if err := f.Find(doc); err != nil {
 		return dst, err
 	}
-	return new(canonizer).append(dst, doc, nil)
+	return f.canon.append(dst, doc, nil)
 }
+
+// documents has Finders without paths. Each has some 20 KiB, far more than most documents.
+var documents = sync.Pool{New: func() any { return newFinder(nil, nil) }}
 
 // AppendContent appends the id of the content of a JSON document: the SHA-256
 // of its canonical form. An object with two members of the same name gives a

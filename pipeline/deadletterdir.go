@@ -376,8 +376,7 @@ func (l *DeadLetterDir) audit(ctx context.Context, p *Parked, how Settlement) er
 	return l.Audit(ctx, line)
 }
 
-// Audit appends a line of JSON to the audit log, about a change that an operator is going to make.
-// It blocks until the line is durable.
+// Audit implements DeadLetters.
 func (l *DeadLetterDir) Audit(ctx context.Context, line []byte) (err error) {
 	defer func() { err = wrap("write the audit log", err) }()
 	lock, err := l.lockAudit(ctx)

@@ -106,6 +106,9 @@ type DeadLetters interface {
 	// longer there, the error wraps ErrNotParked. For a delivered redrive, Settle adds
 	// the entry even then, because the effect happened.
 	Settle(ctx context.Context, p *Parked, how Settlement) error
+	// Audit appends a line, a JSON object, to the audit log, about a change that an operator is
+	// going to make. It blocks until the line is durable, and changes nothing else.
+	Audit(ctx context.Context, line []byte) error
 	// Close releases files and connections.
 	Close() error
 }

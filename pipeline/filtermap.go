@@ -34,8 +34,10 @@ func (f FilterMap) Call(ctx context.Context, d Delivery) (body []byte, pass bool
 			body, pass, err = nil, false, semel.Permanent(fmt.Errorf("the FilterMap panicked: %v", p))
 		}
 	}()
-	body, pass, err = f(ctx, d)
-	if cause := context.Cause(ctx); err != nil && cause != nil {
+	if body, pass, err = f(ctx, d); err == nil {
+		return body, pass, nil // without a question to ctx, which may cost
+	}
+	if cause := context.Cause(ctx); cause != nil {
 		if semel.Classify(cause) == semel.ClassPermanent {
 			cause = ctx.Err() // errgroup, for example, ends a context with the error of another message
 		}
@@ -44,10 +46,7 @@ func (f FilterMap) Call(ctx context.Context, d Delivery) (body []byte, pass bool
 		}
 		return nil, false, err
 	}
-	if err != nil {
-		return nil, false, semel.Permanent(err)
-	}
-	return body, pass, nil
+	return nil, false, semel.Permanent(err)
 }
 
 // apply calls the function for fresh items, and sets Err or Filtered of those that are

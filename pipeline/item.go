@@ -18,6 +18,9 @@ type Item struct {
 	Partition *Partition
 	// Ref belongs to the source.
 	Ref any
+	// Returned: the source kept the message after Return, and delivers it again. The source sets
+	// it. Messages that come again take turns with those that were read ahead.
+	Returned bool
 
 	// Decision, Result and Err are the outcome. The session sets them; the sink sets
 	// Result and Err of the items it delivers. With a nil Err the message is settled,

@@ -38,6 +38,24 @@ const (
 	MissingHash
 )
 
+// Unwrapper takes a message out of the one that a source has.
+type Unwrapper interface {
+	// Unwrap returns the message inside. Many goroutines call it. It must not change the
+	// memory of its argument, and must keep the Origin.
+	Unwrap(m semel.Message) (semel.Message, error)
+	// String says what Unwrap does. What has another text finds other keys.
+	String() string
+}
+
+// RuleText says how ids are found: by a rule with this text, in the message inside unless unwrap
+// is nil. It is the Rule of a semel.ScopeOwner.
+func RuleText(rule string, unwrap Unwrapper) string {
+	if unwrap == nil {
+		return rule
+	}
+	return rule + " of the message inside (unwrap: " + unwrap.String() + ")"
+}
+
 // Options are the options of New. Key is required.
 type Options struct {
 	// Name is the pipeline's name in messages and metrics. Defaults to "pipeline".
@@ -52,10 +70,9 @@ type Options struct {
 	SameScope bool
 	// Unwrap returns the message inside a message. Key, session and sink see that message.
 	// The message that was read is parked, redriven, and given back to its source. One that
-	// cannot be unwrapped has no key: see OnMissing. Many goroutines call Unwrap, which must
-	// not change the memory of its argument, and must keep the Origin. Defaults to nil, which
-	// is the message itself.
-	Unwrap func(semel.Message) (semel.Message, error)
+	// cannot be unwrapped has no key: see OnMissing. Scope is bound to it as to Key. Defaults
+	// to nil, which is the message itself.
+	Unwrap Unwrapper
 	// Fingerprint detects a key that is used for two different bodies.
 	Fingerprint bool
 	// Varies says that the sender's attempts of one message differ in content. Then a duplicate

@@ -16,6 +16,7 @@ import (
 // failures is the history of an item that has failed.
 type failures struct {
 	unavailable bool      // the sink was unavailable for it
+	alone       bool      // that happened with others, more than once: each is a batch of its own
 	delivered   uint64    // the number of messages delivered by then
 	uncounted   int       // of Item.Tries: the server failed, and the effect may have happened
 	passedOver  float32   // its expected deliveries since then, if the sink took messages at random
@@ -174,7 +175,7 @@ func (r *Runner) classifyUnavailable(e *entry, err *UnavailableError, o *outcome
 		waiting, _ := r.sched.size()
 		f.passedOver += float32(delivered-f.delivered) / float32(max(waiting, 1))
 	}
-	f.unavailable, f.delivered = true, delivered
+	f.unavailable, f.delivered, f.alone = true, delivered, f.alone || refused && o.failedTogether && !isFull(e.Err) // a full disk may take small batches
 	counts := refused && !o.failedTogether && !(err.After > 0 && f.passedOver < maxPassedOver)
 	if !counts && errors.Is(err, semel.ErrOutcomeUnknown) {
 		e.Tries++

@@ -82,7 +82,7 @@ func (r *Runner) unwrap(it *Item) error {
 	if r.opts.Unwrap == nil {
 		return nil
 	}
-	inner, err := r.opts.Unwrap(it.Message)
+	inner, err := r.opts.Unwrap.Unwrap(it.Message)
 	if err != nil {
 		return err
 	}

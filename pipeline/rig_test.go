@@ -43,6 +43,12 @@ func newRig(t *testing.T) *rig {
 // add appends a message to those of the source.
 func (r *rig) add(offset int64, id, group string) *pipeline.Item {
 	it := message(r.partition, offset, id, group)
+	r.put(it)
+	return it
+}
+
+// put appends an item to those of the source.
+func (r *rig) put(it *pipeline.Item) {
 	r.source.mu.Lock()
 	r.source.todo = append(r.source.todo, it)
 	r.source.mu.Unlock()
@@ -50,7 +56,6 @@ func (r *rig) add(offset int64, id, group string) *pipeline.Item {
 	case r.source.more <- struct{}{}:
 	default:
 	}
-	return it
 }
 
 // start runs the pipeline. end waits for it and returns its error.

@@ -159,7 +159,7 @@ func (r *Runner) Run(ctx context.Context) error {
 // does not answer. An error means that nothing may be claimed.
 func (r *Runner) bindScope(ctx context.Context) error {
 	defer in(&r.stages.starting)()
-	owner := semel.ScopeOwner{Rule: r.opts.Key.String()}
+	owner := semel.ScopeOwner{Rule: RuleText(r.opts.Key.String(), r.opts.Unwrap)}
 	if !r.opts.SameScope {
 		owner.Pipeline = r.opts.Name
 	}
@@ -503,6 +503,13 @@ func wrap(what string, err error) error {
 // UnderWay returns the number of messages in progress, and their approximate size.
 // These messages were read and are not settled. UnderWay may be called at any time.
 func (r *Runner) UnderWay() (count int, bytes int64) { return r.sched.size() }
+
+// Progress returns where the messages of UnderWay are. It may be called at any time.
+func (r *Runner) Progress() Progress { return r.sched.progress() }
+
+// KeyProgress returns where the messages of some keys are, if they were read and are not
+// settled. It looks at all such messages. It may be called at any time.
+func (r *Runner) KeyProgress(keys ...semel.Key) []KeyProgress { return r.sched.find(keys) }
 
 // Workers returns how many batches are processed at a time. It may be called at any time.
 func (r *Runner) Workers() int { return r.opts.Workers }

@@ -3,8 +3,11 @@ package pipeline
 import (
 	"container/heap"
 	"context"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/semel-dev/semel"
 )
 
 // entry is an item in progress, with the private state of scheduler and outcome code.
@@ -19,6 +22,9 @@ type entry struct {
 	size int64  // the item's Bytes
 	busy bool   // a worker has it
 	done bool   // it is settled, or was dropped because its partition is closed
+	// again is set for a message that does not come for the first time: it failed before, it
+	// was not reached in an outage, its source delivers it again, or it is redriven.
+	again bool
 	// unprocessed is set if the session does not get the item: it has no key, it is
 	// parked already, or the server may not deliver it again.
 	unprocessed Reason
@@ -35,7 +41,12 @@ func (e *entry) waits() bool { return !e.due.IsZero() && time.Now().Before(e.due
 //
 // The entries of a group are a chain. Its head is ready, or waits for its next try, or
 // a worker has it, perhaps with some of the entries behind it. All others wait for the
-// head. So each group is in exactly one place: in ready, in later, or with a worker.
+// head. So each group is in exactly one place: in ready, in again, in later, or with a
+// worker.
+//
+// Heads of again and of ready take turns. If messages that come again had to wait behind
+// all that was read, an outage of a minute would delay its messages for as long as the
+// backlog takes. If they always came first, many that fail would hold up all others.
 type scheduler struct {
 	maxCount   int
 	maxBytes   int64
@@ -46,7 +57,10 @@ type scheduler struct {
 	room     sync.Cond  // entries were settled, or the scheduler drains
 	idle     int        // the number of workers that wait
 	ready    ring
+	again    ring // the ready heads that have entry.again
+	turn     bool // the next head is that of again
 	later    laterHeap
+	working  int // the number of entries that workers have
 	groups   groups
 	timer    *time.Timer
 	count    int
@@ -176,6 +190,7 @@ func (s *scheduler) entries(into []*entry, items []*Item, f *feed, now time.Time
 		e := s.free
 		s.free, e.next = e.next, nil
 		e.Item, e.feed, e.read = it, f, now
+		e.again = f.parked || it.Returned || it.Message.Origin.Delivery > 1
 		if it.place = f.traits.Place; it.Seen.IsZero() {
 			it.Seen = now
 		}
@@ -239,7 +254,11 @@ func (s *scheduler) add(entries []*entry) {
 
 // push makes a head ready.
 func (s *scheduler) push(e *entry) {
-	s.ready.pushBack(e)
+	if e.again {
+		s.again.pushBack(e)
+	} else {
+		s.ready.pushBack(e)
+	}
 	if s.idle > 0 {
 		s.work.Signal()
 	}
@@ -284,7 +303,7 @@ func (s *scheduler) take(into []*entry, limit int, ordered bool) (batch []*entry
 			if next.IsZero() || s.until.Before(next) {
 				next = s.until
 			}
-		case s.ready.n > 0:
+		case s.isReady():
 			if s.paused {
 				limit = 1
 			}
@@ -312,10 +331,13 @@ func (s *scheduler) due() time.Time {
 		if e := s.later[0]; e.due.After(now) {
 			return e.due
 		}
-		s.ready.pushFront(s.later.pop())
+		s.again.pushBack(s.later.pop())
 	}
 	return time.Time{}
 }
+
+// isReady reports whether a head is ready.
+func (s *scheduler) isReady() bool { return s.ready.n+s.again.n > 0 }
 
 // alarm wakes the workers at this time, unless it is zero.
 func (s *scheduler) alarm(at time.Time) {
@@ -333,14 +355,22 @@ func (s *scheduler) alarm(at time.Time) {
 // pick appends ready entries to a batch.
 func (s *scheduler) pick(batch []*entry, limit int, ordered bool) []*entry {
 	bytes := int64(0)
-	for len(batch) < limit && s.ready.n > 0 && s.fits(*s.ready.at(0), bytes) {
-		head := s.ready.popFront()
+	for len(batch) < limit && s.isReady() {
+		from := s.nextRing(len(batch) > 0)
+		if from == nil || !s.fits(*from.at(0), bytes) {
+			break
+		}
+		head := from.popFront()
 		if !s.begin(head) {
 			s.advance(head.Group, time.Time{})
 			continue
 		}
+		s.turn = from == &s.ready
 		batch = append(batch, head)
 		bytes += head.size
+		if head.isAlone() {
+			break
+		}
 		if ordered {
 			batch, bytes = s.behind(head, batch, bytes, limit)
 		}
@@ -348,18 +378,36 @@ func (s *scheduler) pick(batch []*entry, limit int, ordered bool) []*entry {
 	return batch
 }
 
+// nextRing returns the ring whose first head is next, or nil if none may join a batch that
+// has entries. A head that must be alone waits for the next batch.
+func (s *scheduler) nextRing(joins bool) *ring {
+	comesAgain := s.again.n > 0 && !(joins && (*s.again.at(0)).isAlone())
+	switch {
+	case comesAgain && (s.turn || s.ready.n == 0):
+		return &s.again
+	case s.ready.n > 0:
+		return &s.ready
+	}
+	return nil
+}
+
+// isAlone reports whether an entry must be a batch of its own. It has failed together with
+// others more than once, so one of them may be the cause.
+func (e *entry) isAlone() bool { return e.failures != nil && e.failures.alone }
+
 // behind appends the entries behind head in its group that can be processed with it.
 func (s *scheduler) behind(head *entry, batch []*entry, bytes int64, limit int) ([]*entry, int64) {
 	more := 0
 	for e := head.next; e != nil && len(batch) < limit && s.fits(e, bytes); e = e.next {
-		if e.waits() {
-			break // the batch would wait for it
+		if e.waits() || e.isAlone() {
+			break // the batch would wait for it, or fail with it
 		}
 		switch {
 		case e.done:
 			continue
 		case e.Partition == head.Partition:
 			e.busy = true
+			s.working++
 			more++
 		case !s.begin(e): // groups of two partitions share a number
 			continue
@@ -381,14 +429,14 @@ func (s *scheduler) follow(into, batch []*entry, limit int) []*entry {
 	defer s.mu.Unlock()
 	into = into[:0]
 	s.due()
-	if s.draining || s.paused || len(s.orphans) > 0 || s.ready.n > 0 {
+	if s.draining || s.paused || len(s.orphans) > 0 || s.isReady() {
 		return into
 	}
 	e := batch[len(batch)-1].next
 	for e != nil && e.done {
 		e = e.next
 	}
-	if e == nil || e.waits() || !s.begin(e) {
+	if e == nil || e.waits() || e.isAlone() || !s.begin(e) {
 		return into
 	}
 	into, _ = s.behind(e, append(into, e), e.size, limit)
@@ -408,8 +456,10 @@ func (s *scheduler) begin(e *entry) bool {
 	}
 	if e.busy = e.Partition.begin(); !e.busy {
 		s.drop(e)
+		return false
 	}
-	return e.busy
+	s.working++
+	return true
 }
 
 // settle takes entries back from a worker. Each is done, or has the time of its next
@@ -423,7 +473,8 @@ func (s *scheduler) settle(entries []*entry) {
 			s.groups.touch(entries[i:min(i+touchAhead, len(entries))])
 		}
 		ended++
-		e.busy = false
+		e.busy, e.again = false, true
+		s.working--
 		if e.done {
 			s.uncount(e)
 		} else if e.Partition.Closed() {
@@ -489,11 +540,13 @@ func (s *scheduler) forget() {
 			s.later.push(e)
 		}
 	}
-	for range s.ready.n {
-		if e := s.ready.popFront(); e.done {
-			s.advance(e.Group, time.Time{})
-		} else {
-			s.ready.pushBack(e)
+	for _, heads := range []*ring{&s.ready, &s.again} {
+		for range heads.n {
+			if e := heads.popFront(); e.done {
+				s.advance(e.Group, time.Time{})
+			} else {
+				heads.pushBack(e)
+			}
 		}
 	}
 	s.reclaim()
@@ -596,6 +649,59 @@ func (s *scheduler) size() (count int, bytes int64) {
 	return s.count, s.bytes
 }
 
+// Progress says where the messages are that were read and are not settled.
+type Progress struct {
+	// Working messages are being processed, and Ahead were read and wait for their first
+	// try, or for a message of their group.
+	Working, Ahead int
+	// Retrying messages failed, were not reached in an outage, or came again from their
+	// source, and wait for their next try. Next is when that of the first is due, or zero if
+	// it only waits for a worker.
+	Retrying int
+	Next     time.Time
+}
+
+// progress returns where the entries are.
+func (s *scheduler) progress() Progress {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := Progress{Working: s.working, Retrying: len(s.later) + s.again.n}
+	p.Ahead = max(s.count-p.Working-p.Retrying, 0)
+	if len(s.later) > 0 && s.again.n == 0 {
+		p.Next = s.later[0].due
+	}
+	return p
+}
+
+// KeyProgress says where a message of a key is that was read and is not settled.
+type KeyProgress struct {
+	Key     semel.Key
+	Working bool // it is being processed
+	// Retrying: it waits for its next try, which is due at Next, or has its turn soon if Next is
+	// zero. Otherwise it was read ahead.
+	Retrying bool
+	Next     time.Time
+}
+
+// find returns where the entries with some keys are.
+func (s *scheduler) find(keys []semel.Key) (list []KeyProgress) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.groups.all() {
+		for e := c.head; e != nil; e = e.next {
+			if !e.busy && e.done || !slices.Contains(keys, e.Call.Key) { // in this order: the worker that has it sets done
+				continue
+			}
+			at := KeyProgress{Key: e.Call.Key, Working: e.busy}
+			if at.Retrying = e.again && !e.busy; at.Retrying && e.waits() {
+				at.Next = e.due
+			}
+			list = append(list, at)
+		}
+	}
+	return list
+}
+
 // leftovers removes all entries. They keep the order of their groups. It also returns
 // the dropped items for which the session holds something. No worker has an entry.
 func (s *scheduler) leftovers() (left []*entry, orphans []*Item) {
@@ -614,11 +720,11 @@ func (s *scheduler) leftovers() (left []*entry, orphans []*Item) {
 		}
 	}
 	orphans = s.orphans
-	s.groups, s.later, s.ready, s.orphans = groups{}, nil, ring{}, nil
+	s.groups, s.later, s.ready, s.again, s.orphans = groups{}, nil, ring{}, ring{}, nil
 	return left, orphans
 }
 
-// ring is a double-ended queue.
+// ring is a queue.
 type ring struct {
 	entries []*entry // its length is a power of two, or 0
 	first   int
@@ -641,13 +747,6 @@ func (r *ring) grow() {
 func (r *ring) pushBack(e *entry) {
 	r.grow()
 	*r.at(r.n) = e
-	r.n++
-}
-
-func (r *ring) pushFront(e *entry) {
-	r.grow()
-	r.first = (r.first - 1) & (len(r.entries) - 1)
-	r.entries[r.first] = e
 	r.n++
 }
 

@@ -40,6 +40,8 @@ func runOne(t *testing.T, store semel.Store, opts pipeline.Options, phases *pipe
 	return delivered, err
 }
 
+func itself(m semel.Message) (semel.Message, error) { return m, nil }
+
 // TestAScopeBelongsToOneRule: order 7 and customer 7 are two messages.
 func TestAScopeBelongsToOneRule(t *testing.T) {
 	t.Parallel()
@@ -60,7 +62,12 @@ func TestAScopeBelongsToOneRule(t *testing.T) {
 		if bound, ok := errors.AsType[*semel.ScopeError](err); !ok || bound.Bound.Rule != ".id" || bound.Owner.Rule != customers.String() || !errors.Is(err, semel.ErrInvalidRequest) || n != 0 {
 			t.Errorf("another rule: %d delivered, %v", n, err)
 		}
-		for _, opts := range []pipeline.Options{{Key: customers, Scope: "s", SameScope: true}, {Key: customers, Scope: "t"}} {
+		// The same rule finds other ids in the message inside.
+		n, err = runOne(t, store, pipeline.Options{Key: orders, Scope: "s", Unwrap: opener(itself)}, nil)
+		if bound, ok := errors.AsType[*semel.ScopeError](err); !ok || bound.Bound.Rule != ".id" || bound.Owner.Rule != ".id of the message inside (unwrap: in < and >)" || n != 0 {
+			t.Errorf("with another unwrap: %d delivered, %v", n, err)
+		}
+		for _, opts := range []pipeline.Options{{Key: customers, Scope: "s", SameScope: true}, {Key: customers, Scope: "t"}, {Key: orders, Scope: "u", Unwrap: opener(itself)}} {
 			if n, err := runOne(t, store, opts, nil); n != 1 || err != nil {
 				t.Errorf("scope %s, same %t: %d delivered, %v", opts.Scope, opts.SameScope, n, err)
 			}

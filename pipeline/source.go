@@ -129,6 +129,8 @@ type Lag struct {
 	// Messages and Bytes count the unsettled messages in the source. A field that the
 	// source cannot count is UnknownLag.
 	Messages, Bytes int64
+	// More: the source counted no further, and has more than that.
+	More bool
 }
 
 // Gauge is a value that only one kind of source has.

@@ -15,6 +15,12 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
+// opener is an Unwrapper.
+type opener func(semel.Message) (semel.Message, error)
+
+func (o opener) Unwrap(m semel.Message) (semel.Message, error) { return o(m) }
+func (o opener) String() string                                { return "in < and >" }
+
 // unwrapped takes what stands between < and > out of a body.
 func unwrapped(m semel.Message) (semel.Message, error) {
 	inner, ok := bytes.CutPrefix(m.Body, []byte("<"))
@@ -34,7 +40,7 @@ func wrap(it *pipeline.Item) string {
 func TestKeyAndSinkSeeTheMessageInsideAndTheOtherIsParked(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.opts.Unwrap, r.opts.Failure.Attempts = unwrapped, 1
+	r.opts.Unwrap, r.opts.Failure.Attempts = opener(unwrapped), 1
 	r.handler = func(_ context.Context, d pipeline.Delivery) (semel.Result, error) {
 		if d.Redrive == 0 && d.Key.ID == "bad" {
 			return semel.Result{}, semel.Permanent(errors.New("no"))
@@ -93,7 +99,7 @@ func TestASourceGetsBackTheMessageThatItRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.opts.Unwrap = unwrapped
+		r.opts.Unwrap = opener(unwrapped)
 		r.claim("a", time.Hour)
 		want := wrap(r.add(1, "a", ""))
 		r.source.returns = true

@@ -14,6 +14,7 @@ type Watermark struct {
 	mu    sync.Mutex
 	low   int64
 	begun bool // something was read
+	ahead int64
 	// pending[head:] are the items from low on, by position. The first one is not
 	// settled.
 	pending []pendingItem
@@ -85,8 +86,11 @@ func (w *Watermark) settle(at int64) bool {
 	}
 	w.pending[i].settled = true
 	w.hint = i + 1
+	w.ahead += w.pending[i].next - at
 	for w.head < len(w.pending) && w.pending[w.head].settled {
-		w.low = w.pending[w.head].next
+		first := &w.pending[w.head]
+		w.low = first.next
+		w.ahead -= first.next - first.at
 		w.head++
 	}
 	if w.head > len(w.pending)/2 && w.head > 64 {
@@ -103,6 +107,14 @@ func (w *Watermark) Low() (int64, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.low, w.begun
+}
+
+// Ahead returns Low, and the sum of the extents of settled items behind it. What a source has
+// from Low on, less that sum, is not settled. It returns false if nothing was read yet.
+func (w *Watermark) Ahead() (low, settled int64, begun bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.low, w.ahead, w.begun
 }
 
 // Unsettled returns how many items were read from Low on. Settled items behind an

@@ -58,8 +58,18 @@ func TestWatermarkNeverPassesAnUnsettledItem(t *testing.T) {
 				}
 				want = items[i].next
 			}
-			if low, _ := w.Low(); low != want || w.Unsettled() != under {
-				t.Fatalf("low %d with %d unsettled, want %d with %d", low, w.Unsettled(), want, under)
+			ahead := int64(0)
+			for _, it := range items[len(items)-under:] {
+				if it.settled {
+					ahead += it.next - it.at
+				}
+			}
+			low, settled, _ := w.Ahead()
+			if low != want || settled != ahead || w.Unsettled() != under {
+				t.Fatalf("low %d with %d settled and %d unsettled behind it, want %d with %d and %d", low, settled, w.Unsettled(), want, ahead, under)
+			}
+			if again, _ := w.Low(); again != low {
+				t.Fatalf("two lows: %d and %d", low, again)
 			}
 		}
 	}

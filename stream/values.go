@@ -158,7 +158,7 @@ func (v *values) Add(acc []byte, m *semel.Message) ([]byte, error) {
 		amounts = append(amounts, x)
 	}
 	next := acc[:0] // parts of a fixed size replace themselves
-	if !fixed {
+	if !fixed && len(acc) > 0 {
 		next = make([]byte, 0, max(len(acc)+24*len(v.parts), v.size))
 	}
 	for i := range v.parts {

@@ -232,6 +232,25 @@ func TestSuiteCatchesBrokenSourcesOfAServer(t *testing.T) {
 	}
 }
 
+// TestClientsOfAHarnessMayOutliveACase fills the queue with clients that have goroutines.
+func TestClientsOfAHarnessMayOutliveACase(t *testing.T) {
+	t.Parallel()
+	h := SourceHarness{Messages: 100, Patience: time.Second, New: func(tb testing.TB) SourcePlace {
+		place := newFaultySource(tb, "", nil)
+		produce := place.Produce
+		place.Produce = func(ctx context.Context, list []Numbered) error {
+			for range 10 {
+				go func() { <-tb.Context().Done() }() // which ends with the test
+			}
+			return produce(ctx, list)
+		}
+		return place
+	}}
+	if failures := tryCase(t, sourceCases(), "every message is settled, and each key has its effect once", func(w *watched) *sourceEnv { return newSourceEnv(w, h) }); len(failures) > 0 {
+		t.Errorf("%q", failures)
+	}
+}
+
 func TestSuiteRestartsTheServerOncePerRound(t *testing.T) {
 	t.Parallel()
 	restarted := 0

@@ -60,8 +60,8 @@ func newNumbered(id string, partition, place int, pad int) Numbered {
 	return Numbered{ID: id, Partition: partition, Place: place, Body: data}
 }
 
-// Parse returns the message that a body belongs to.
-func Parse(data []byte) (Numbered, error) {
+// parse returns the message that a body belongs to.
+func parse(data []byte) (Numbered, error) {
 	var b body
 	if err := json.Unmarshal(data, &b); err != nil {
 		return Numbered{}, fmt.Errorf("the body %q is none of the suite's: %w", data, err)

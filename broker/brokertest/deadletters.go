@@ -19,18 +19,23 @@ import (
 // opens it again, as another process does.
 func RunDeadLetters(t *testing.T, place func(tb testing.TB) (open func() pipeline.DeadLetterStore)) {
 	t.Helper()
-	for _, c := range []testCase[deadLetterEnv]{
+	for _, c := range deadLetterCases() {
+		t.Run(c.name, func(t *testing.T) { watch(t, func(w *watched) { c.check(deadLetterEnv{w, place(w)}) }) })
+	}
+}
+
+func deadLetterCases() []testCase[deadLetterEnv] {
+	return []testCase[deadLetterEnv]{
 		{"parked messages are kept unchanged", deadLetterEnv.keepsAll},
 		{"lists are in order and stop at their limit", deadLetterEnv.lists},
 		{"queued messages come oldest first until they are removed", deadLetterEnv.queues},
 		{"a message parked again replaces its earlier entry", deadLetterEnv.replaces},
 		{"an unknown message is reported as not parked", deadLetterEnv.misses},
 		{"the audit log says how each message was settled", deadLetterEnv.audits},
+		{"a line about a change is in the audit log before the change", deadLetterEnv.announces},
 		{"settlements made at once are all in the audit log", deadLetterEnv.settlesAtOnce},
 		{"each parked message has its own entry", deadLetterEnv.parksEach},
 		{"many processes use the store at once", deadLetterEnv.shares},
-	} {
-		t.Run(c.name, func(t *testing.T) { watch(t, func(w *watched) { c.check(deadLetterEnv{w, place(w)}) }) })
 	}
 }
 
@@ -284,6 +289,46 @@ func (e deadLetterEnv) audits() {
 	effect.ID = gone.ID
 	if got := e.settled(other, end); !slices.Equal(got, []pipeline.Settlement{effect}) {
 		e.Errorf("of a message that was gone the log has %+v, want %+v", got, effect)
+	}
+}
+
+// announces writes lines about changes that are still to come, as operators do.
+func (e deadLetterEnv) announces() {
+	letters, other := e.letters(), e.letters()
+	begin := e.auditEnd(letters)
+	p := parkedMessage("p", 1)
+	e.must(letters.Park(e.Context(), []pipeline.Parked{p}))
+	intended := pipeline.Settlement{ID: p.ID, How: pipeline.HowSkipped, Actor: "ann", Reason: "\x00\n\"no\" order"}
+	line, err := intended.Line(&p)
+	e.must(err)
+	e.must(letters.Audit(e.Context(), line))
+	if got := e.settled(other, begin); !slices.Equal(got, []pipeline.Settlement{intended}) {
+		e.Errorf("when Audit has returned, another process reads %+v in the log, want %+v", got, intended)
+	}
+	if list := e.listed(other, "p"); len(list) != 1 {
+		e.Errorf("Audit has changed what is parked: %v", list)
+	}
+	end := e.auditEnd(other)
+	e.must(letters.Audit(e.Context(), []byte(`{"verb":"parked retry","actor":"ann","reason":"the bank is back"}`)))
+	if got := e.settled(other, end); len(got) != 0 {
+		e.Errorf("a line about another change is read as a settlement: %+v", got)
+	}
+	last := e.auditEnd(other)
+	if last <= end {
+		e.Errorf("the log ends at %d after a further line, and ended at %d before it", last, end)
+	}
+	for _, damaged := range []string{"", "ann", `{"actor":"ann"}` + "\n" + `{"actor":"bob"}`} {
+		if err := letters.Audit(e.Context(), []byte(damaged)); err == nil {
+			e.Errorf("Audit took %q, which is not one JSON object", damaged)
+		}
+	}
+	if got := e.auditEnd(other); got != last {
+		e.Errorf("refused lines moved the end of the log from %d to %d", last, got)
+	}
+	settled := pipeline.Settlement{ID: p.ID, How: pipeline.HowSkipped, Actor: "ann", Reason: "done"}
+	e.must(letters.Settle(e.Context(), &p, settled))
+	if got := e.settled(other, begin); !slices.Equal(got, []pipeline.Settlement{intended, settled}) {
+		e.Errorf("after the change the log has %+v", got)
 	}
 }
 

@@ -28,6 +28,7 @@ type env struct {
 	store    semel.Store
 	next     []int  // of each partition, the place of the next message
 	label    string // of the goroutines that the case starts, and that these start
+	labelled context.Context
 }
 
 func newEnv(w *watched, most time.Duration, messages, partitions int) env {
@@ -41,8 +42,22 @@ func newEnv(w *watched, most time.Duration, messages, partitions int) env {
 	e.ledger.patience = w.patience
 	e.script = newScript(rand.New(rand.NewPCG(e.random.Uint64(), 1)))
 	e.label = strconv.FormatUint(rand.Uint64(), 36)
-	pprof.SetGoroutineLabels(pprof.WithLabels(w.Context(), pprof.Labels("case", e.label)))
+	e.labelled = pprof.WithLabels(w.Context(), pprof.Labels("case", e.label))
+	pprof.SetGoroutineLabels(e.labelled)
 	return e
+}
+
+// byHarness returns a function of the harness, without the label for what it starts: the
+// goroutines of a client with which a harness fills a queue end with the test.
+func (e *env) byHarness(call func(context.Context) error) func(context.Context) error {
+	if call == nil {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		pprof.SetGoroutineLabels(context.Background())
+		defer pprof.SetGoroutineLabels(e.labelled)
+		return call(ctx)
+	}
 }
 
 // context returns a context that ends when nothing has happened for the suite's patience.
@@ -88,7 +103,7 @@ func (e *env) restarting(ctx context.Context, list []Numbered, restart func(cont
 // and end others all the time, so those of the case have a label.
 func (e *env) allEnded() {
 	e.Helper()
-	// Those of the case itself, of Produce, and of clients that the harness has.
+	// Those of the case itself and of Produce, and some that are about to end.
 	const stray = 4
 	for deadline := time.Now().Add(min(e.patience, time.Minute)); ; {
 		running, stacks := e.running()

@@ -59,7 +59,7 @@ func (l *ledger) expect(list []Numbered) {
 
 // knows reports whether a body is one that was produced, byte for byte.
 func (l *ledger) knows(data []byte) (Numbered, bool) {
-	m, err := Parse(data)
+	m, err := parse(data)
 	if err != nil {
 		l.tb.Error(err)
 		return m, false

@@ -118,7 +118,7 @@ func (s *queueSource) Return(_ context.Context, items []*pipeline.Item, _ time.D
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()
 	for _, it := range items {
-		s.back = append(s.back, &pipeline.Item{Partition: it.Partition, Ref: it.Ref, Message: it.Message})
+		s.back = append(s.back, &pipeline.Item{Partition: it.Partition, Ref: it.Ref, Message: it.Message, Returned: true})
 	}
 	close(s.queue.more)
 	s.queue.more = make(chan struct{})

@@ -26,6 +26,12 @@ func newSinkEnv(w *watched, h SinkHarness) *sinkEnv {
 	w.Helper()
 	e := &sinkEnv{harness: h, target: h.New(w), queue: newMemoryQueue(sinkPartitions)}
 	e.env = newEnv(w, h.Patience, h.Messages, sinkPartitions)
+	e.target.Restart = e.byHarness(e.target.Restart)
+	effects := e.target.Effects
+	e.target.Effects = func(ctx context.Context) (list [][]byte, err error) {
+		err = e.byHarness(func(ctx context.Context) error { list, err = effects(ctx); return err })(ctx)
+		return list, err
+	}
 	if (e.target.Sink == nil) == (e.target.Session == nil) {
 		w.Fatal("the harness must set one of Sink and Session")
 	}

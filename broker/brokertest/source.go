@@ -29,6 +29,11 @@ func newSourceEnv(w *watched, h SourceHarness) *sourceEnv {
 	e := &sourceEnv{harness: h, place: h.New(w)}
 	e.place.Partitions = max(e.place.Partitions, 1)
 	e.env = newEnv(w, h.Patience, h.Messages, e.place.Partitions)
+	e.place.Again, e.place.Restart = e.byHarness(e.place.Again), e.byHarness(e.place.Restart)
+	produce := e.place.Produce
+	e.place.Produce = func(ctx context.Context, list []Numbered) error {
+		return e.byHarness(func(ctx context.Context) error { return produce(ctx, list) })(ctx)
+	}
 	return e
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // Lag returns the backlog, as in pipeline.SourceTraits: the sum of the bytes of all files
-// that are not settled. A last line without a line end counts too. For a compressed file it
+// that are not settled, also if lines behind them are. A last line without a line end counts too. For a compressed file it
 // is the data that is not decompressed yet. Before the first Read the lag is 0.
 func (s *Source) Lag(context.Context) ([]pipeline.Lag, error) {
 	type position struct {
@@ -31,13 +31,14 @@ func (s *Source) Lag(context.Context) ([]pipeline.Lag, error) {
 	}
 	s.mu.Unlock()
 	for _, p := range positions {
-		at := p.at
-		if low, begun := p.life.mark.Low(); begun {
-			at = low
+		at, settled := p.at, int64(0)
+		if low, ahead, begun := p.life.mark.Ahead(); begun {
+			at, settled = low, ahead
 		}
 		info, err := p.life.file.Stat()
 		if err == nil && p.life.packed {
 			at, err = p.life.file.Seek(0, io.SeekCurrent)
+			settled = 0
 		}
 		if errors.Is(err, os.ErrClosed) {
 			continue // it has been settled since
@@ -45,7 +46,7 @@ func (s *Source) Lag(context.Context) ([]pipeline.Lag, error) {
 		if err != nil {
 			return nil, fmt.Errorf("file: %s: %w", p.life.path, err)
 		}
-		sum.Bytes += max(info.Size()-at, 0)
+		sum.Bytes += max(info.Size()-at-settled, 0)
 	}
 	return []pipeline.Lag{sum}, nil
 }

@@ -209,14 +209,15 @@ func parked(it *pipeline.Item) *failure {
 	return f
 }
 
-// unsigned says why a request was refused that has no valid signature. If it has none at all,
-// or valid ones have come, it is perhaps that of a stranger.
+// unsigned says why a request was refused that has no valid signature. If valid ones have
+// come, it is perhaps that of a stranger. If it has none at all, it is, too, unless mostAlike
+// came before any valid one: then the sender has perhaps no secret.
 func (d *doubts) unsigned(err error) *failure {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	refusal, ok := errors.AsType[*provider.Refusal](err)
 	f := refused("signature", "it has no valid signature", err)
-	f.stranger = d.signatures.right || ok && refusal.Missing
+	f.stranger = d.signatures.right || ok && refusal.Missing && d.signatures.failed[f.cause]+1 < mostAlike
 	return f
 }
 

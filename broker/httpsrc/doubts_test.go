@@ -182,10 +182,16 @@ func TestStrangersDoNotMakeTheSourceNotReady(t *testing.T) {
 				d.fails(&d.signatures, d.unsigned(&provider.Refusal{Why: "why", Missing: missing}), &semel.Message{})
 			}
 		}
-		refuse(100, true)
+		refuse(mostAlike-1, true)
 		if err := d.ready(); err != nil || strings.Count(lines.take(), "\n") != 0 {
 			t.Errorf("requests without a signature: %v", err)
 		}
+		refuse(1, true) // the sender has perhaps no secret
+		if err := d.ready(); err == nil {
+			t.Error("it is ready although no request was signed")
+		}
+		d = doubts{observer: lines}
+		refuse(1, true)
 		refuse(1, false) // the secret of the source is perhaps wrong
 		if err := d.ready(); err == nil {
 			t.Error("it is ready although no signature was valid")

@@ -53,7 +53,7 @@ type DeadLetterTopicOptions struct {
 	Scope     string
 	OnMissing pipeline.Missing
 	// Unwrap is that of the pipeline: see pipeline.Options. Defaults to nil.
-	Unwrap func(semel.Message) (semel.Message, error)
+	Unwrap pipeline.Unwrapper
 	// Transactional says that a Transactor parked the messages, which do not carry
 	// their keys.
 	Transactional bool
@@ -220,8 +220,7 @@ func (l *DeadLetterTopic) Settle(ctx context.Context, p *pipeline.Parked, how pi
 	return l.log.add(ctx, []*pipeline.Parked{p}, how)
 }
 
-// Audit appends a line of JSON to the log of settled messages, about a change that an operator is
-// going to make. It blocks until the line is durable.
+// Audit implements pipeline.DeadLetters. The line goes into the log of settled messages.
 func (l *DeadLetterTopic) Audit(ctx context.Context, line []byte) error {
 	return l.log.produce(ctx, &kgo.Record{Topic: l.log.topic, Value: line})
 }
@@ -308,7 +307,7 @@ func (l *DeadLetterTopic) parked(r *kgo.Record) *pipeline.Parked {
 // no id can be a key.
 func (l *DeadLetterTopic) identify(m *semel.Message) (string, error) {
 	if l.opts.Unwrap != nil {
-		inner, err := l.opts.Unwrap(*m)
+		inner, err := l.opts.Unwrap.Unwrap(*m)
 		if err != nil {
 			return "", err
 		}

@@ -174,18 +174,42 @@ func (s *Source) startAgain(topic string) {
 	}
 }
 
-// ofTopic begins the metadata of an offset that a source commits. The identity of the topic
-// follows. Brokers before Kafka 4.1 keep offsets by the topic's name alone.
-const ofTopic = "topic id "
+// signature says to which topic of which cluster a committed offset belongs. Brokers before Kafka
+// 4.1 keep offsets by the topic's name alone, and tools copy offsets to another cluster together
+// with their metadata.
+type signature struct{ topic, cluster string }
+
+const (
+	ofTopic   = "topic id "
+	ofCluster = " of cluster "
+)
+
+// String returns the metadata of the offset.
+func (s signature) String() string {
+	if s.cluster == "" {
+		return ofTopic + s.topic
+	}
+	return ofTopic + s.topic + ofCluster + s.cluster
+}
+
+// parseSignature reads the metadata of an offset, which another program may have committed.
+func parseSignature(metadata string) (s signature, ok bool) {
+	text, ok := strings.CutPrefix(metadata, ofTopic)
+	s.topic, s.cluster, _ = strings.Cut(text, ofCluster)
+	return s, ok
+}
 
 // signing returns a context for a commit that notes to which topics the offsets belong, if brokers
 // take that.
 func (s *Source) signing(ctx context.Context, of []*owned) context.Context {
 	notes := map[cluster.Partition]string{}
+	s.mu.Lock()
+	here := s.cluster
+	s.mu.Unlock()
 	for _, p := range of {
 		p.mu.Lock()
 		if p.identity != "" {
-			notes[cluster.Partition{Topic: p.topic, Number: p.partition}] = ofTopic + p.identity
+			notes[cluster.Partition{Topic: p.topic, Number: p.partition}] = signature{p.identity, here}.String()
 		}
 		p.mu.Unlock()
 	}
@@ -207,7 +231,7 @@ func (s *Source) signing(ctx context.Context, of []*owned) context.Context {
 // fetched notes the committed offsets of assigned partitions. An offset of an earlier topic of the
 // name does not count.
 func (s *Source) fetched(ctx context.Context, client *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
-	signed := map[*owned]string{}
+	signed := map[*owned]signature{}
 	note := func(topic string, partition int32, offset int64, metadata *string) {
 		if p := s.find(topic, partition); p != nil && offset >= 0 {
 			p.mu.Lock()
@@ -216,8 +240,8 @@ func (s *Source) fetched(ctx context.Context, client *kgo.Client, resp *kmsg.Off
 				p.committed, p.next = offset, offset
 			}
 			if metadata != nil {
-				if id, ok := strings.CutPrefix(*metadata, ofTopic); ok {
-					signed[p] = id
+				if by, ok := parseSignature(*metadata); ok {
+					signed[p] = by
 				}
 			}
 		}
@@ -239,28 +263,42 @@ func (s *Source) fetched(ctx context.Context, client *kgo.Client, resp *kmsg.Off
 
 // compare finds the partitions whose offsets were committed for an earlier topic of the name. It
 // is an error if the broker does not know a topic yet: the group session is tried again. A broker
-// that still knows the earlier topic is noticed when records are read.
-func (s *Source) compare(ctx context.Context, client *kgo.Client, signed map[*owned]string) error {
+// that still knows the earlier topic is noticed when records are read. An offset that was signed
+// in another cluster was copied to this one, for the topic that is here: it counts as it is.
+func (s *Source) compare(ctx context.Context, client *kgo.Client, signed map[*owned]signature) error {
 	var topics []string
 	for p := range signed {
 		if !slices.Contains(topics, p.topic) {
 			topics = append(topics, p.topic)
 		}
 	}
-	ids, err := cluster.Present(ctx, client, topics)
+	ids, here, err := cluster.Present(ctx, client, topics)
 	if err != nil {
 		return err
 	}
+	if here != "" {
+		s.mu.Lock()
+		s.cluster = here
+		s.mu.Unlock()
+	}
+	copied := 0
 	for p, was := range signed {
+		if was.cluster != "" && here != "" && was.cluster != here {
+			copied++
+			continue
+		}
 		id, known := ids[p.topic]
 		if !known {
 			return fmt.Errorf("kafka: group %s: the broker does not know topic %s, of which an offset is committed, or not yet", s.opts.Group, p.topic)
 		}
 		p.mu.Lock()
-		if p.signed = was; id != "" && id != was {
+		if p.signed = was.topic; id != "" && id != was.topic {
 			p.signed, p.replaced, p.committed, p.next = "", true, -1, -1
 		}
 		p.mu.Unlock()
+	}
+	if copied > 0 {
+		s.tell(copied, "offsets were copied from another cluster, and count as they are", nil)
 	}
 	return nil
 }

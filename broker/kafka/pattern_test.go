@@ -336,6 +336,63 @@ func TestAnOffsetOfAnEarlierTopicSkipsNothing(t *testing.T) {
 	}
 }
 
+// TestACopiedOffsetCountsAsItIs has offsets with the metadata that another cluster's offsets had, as
+// MirrorMaker 2 copies them, and offsets of other tools. An offset of this cluster does not count
+// for another topic.
+func TestACopiedOffsetCountsAsItIs(t *testing.T) {
+	t.Parallel()
+	for metadata, begin := range map[string]int64{
+		"topic id AAAAAAAAAAAAAAAAAAAAAQ of cluster another": 2,
+		"topic id AAAAAAAAAAAAAAAAAAAAAQ of cluster HERE":    0,
+		"topic id AAAAAAAAAAAAAAAAAAAAAQ":                    0, // of a cluster without an id
+		"topic id THIS of cluster HERE":                      2,
+		"topic id THIS of cluster another":                   2, // a copy keeps no topic id
+		"topic id THIS":                                      2,
+		"":                                                   2,
+		"a tool":                                             2,
+	} {
+		inBubble(t, 1, func(b *bubble) {
+			b.create("orders-a", 8)
+			adm := kadm.NewClient(b.Client)
+			about, err := adm.BrokerMetadata(b.Context())
+			kafkatest.Must(b.T, err)
+			topics, err := adm.ListTopics(b.Context(), "orders-a")
+			kafkatest.Must(b.T, err)
+			if about.Cluster == "" {
+				b.Fatal("the cluster has no id")
+			}
+			offsets := kadm.Offsets{}
+			metadata = strings.NewReplacer("HERE", about.Cluster, "THIS", topics["orders-a"].ID.String()).Replace(metadata)
+			for number := range int32(2) { // each partition has 4 records
+				offsets.Add(kadm.Offset{Topic: "orders-a", Partition: number, At: 2, LeaderEpoch: -1, Metadata: metadata})
+			}
+			kafkatest.Must(b.T, adm.CommitAllOffsets(b.Context(), "g", offsets))
+			m := b.join(func(o *SourceOptions) { o.Topics, o.Reset = []string{"orders-a"}, ResetFail })
+			if begin == 0 {
+				ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+				defer cancel()
+				if _, err := m.Read(ctx); err == nil || !strings.Contains(err.Error(), "topic orders-a was deleted and made again") {
+					b.Errorf("%q: %v", metadata, err)
+				}
+				m.leave()
+				return
+			}
+			items := m.get(4)
+			if first := items[0].Message.Origin.Offset; first != begin {
+				b.Errorf("%q: it begins at %d, want %d", metadata, first, begin)
+			}
+			m.ack(items...)
+			m.leave()
+			now, err := adm.FetchOffsets(b.Context(), "g")
+			kafkatest.Must(b.T, err)
+			committed, _ := now.Lookup("orders-a", 0)
+			if want := "topic id " + topics["orders-a"].ID.String() + " of cluster " + about.Cluster; committed.Metadata != want || committed.At != 4 {
+				b.Errorf("%q: committed is %d %q, want 4 %q", metadata, committed.At, committed.Metadata, want)
+			}
+		})
+	}
+}
+
 // TestAnOffsetOfAnEarlierTopicIsNoticedOfALaggingBroker has a broker that does not know the new topic yet
 // when the committed offset is compared, or still knows the earlier one.
 func TestAnOffsetOfAnEarlierTopicIsNoticedOfALaggingBroker(t *testing.T) {
@@ -525,7 +582,7 @@ func deletedTopic(t *testing.T, divides bool) {
 	for _, topic := range []string{a, b} {
 		all = append(all, cluster.Partition{Topic: topic, Number: 0}, cluster.Partition{Topic: topic, Number: 1})
 	}
-	lags, err := cluster.Lag(t.Context(), adm, name, false, all)
+	lags, err := cluster.Lag(t.Context(), adm, name, false, all, nil)
 	kafkatest.Must(t, err)
 	for _, lag := range lags {
 		if lag.Messages != 0 {

@@ -127,6 +127,7 @@ type Source struct {
 	unsigned   bool       // brokers take no metadata with offsets; guarded by committing
 
 	mu      sync.Mutex // guards the fields below
+	cluster string     // its id, or "" while it is unknown or brokers have none
 	parts   map[string]map[int32]*owned
 	earlier map[cluster.Partition]*owned // that were lost and not assigned again
 }
@@ -349,7 +350,7 @@ func (s *Source) identify(ctx context.Context, fetches kgo.Fetches) error {
 // drop drops the records of topics that brokers have not known for a while, and returns the others.
 // The client then leaves a dropped topic. If it is there after all, its records are read again.
 func (s *Source) drop(ctx context.Context, fetches kgo.Fetches, topics []string) []string {
-	ids, err := cluster.Present(ctx, s.client, topics)
+	ids, _, err := cluster.Present(ctx, s.client, topics)
 	if err != nil {
 		return topics // nothing is known
 	}
@@ -700,14 +701,21 @@ func (s *Source) send(ctx context.Context, offsets map[string]map[int32]kgo.Epoc
 }
 
 // Lag returns the backlog, as in pipeline.SourceTraits. For each partition of this member
-// it returns the distance from the committed offset to the end. Transaction markers and
-// records of open transactions count.
+// it returns the distance from the committed offset to the end, without the records that are
+// settled and not committed yet, such as those behind one that waits for its next try.
+// Transaction markers and records of open transactions count.
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	var held []cluster.Partition
+	of := map[cluster.Partition]*owned{}
 	for _, p := range s.all() {
-		held = append(held, cluster.Partition{Topic: p.topic, Number: p.partition})
+		id := cluster.Partition{Topic: p.topic, Number: p.partition}
+		held = append(held, id)
+		of[id] = p
 	}
-	return cluster.Lag(ctx, kadm.NewClient(s.client), s.opts.Group, s.opts.Reset == ResetEnd, held)
+	return cluster.Lag(ctx, kadm.NewClient(s.client), s.opts.Group, s.opts.Reset == ResetEnd, held, func(id cluster.Partition) (low, ahead int64) {
+		low, ahead, _ = of[id].mark.Ahead()
+		return low, ahead
+	})
 }
 
 // Reset is where to start in a partition if the group has committed no offset, or one

@@ -501,7 +501,7 @@ func (s *Source) again(h *held) {
 	if s.closed {
 		return
 	}
-	s.inbox.Put(&pipeline.Item{Partition: s.partition, Ref: h, Message: h.item.Message})
+	s.inbox.Put(&pipeline.Item{Partition: s.partition, Ref: h, Message: h.item.Message, Returned: true})
 	s.inbox.Changed()
 }
 

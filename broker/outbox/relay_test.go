@@ -134,6 +134,32 @@ func TestOpenTransactionDelaysOnlyItsOwnRows(t *testing.T) {
 	}
 }
 
+// TestALongLagIsALowerBound has more rows in a shard than Lag counts.
+func TestALongLagIsALowerBound(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := migrated(t, address)
+	s := open(t, address, nil)
+	closeAfter(t, s)
+	for rows, want := range map[int]pipeline.Lag{
+		1999: {Source: "outbox", Messages: 1999, Bytes: pipeline.UnknownLag},
+		2001: {Source: "outbox", Messages: 2000, Bytes: pipeline.UnknownLag, More: true},
+	} {
+		exec(t, pool, "DELETE FROM semel_outbox")
+		list := make([]outbox.Message, rows)
+		for i := range list {
+			list[i] = event("a", "x")
+		}
+		if err := write(t.Context(), pool, list...); err != nil {
+			t.Fatal(err)
+		}
+		read(t, s, 1) // it owns the shard then
+		if got, err := s.Lag(t.Context()); err != nil || len(got) != 1 || got[0] != want {
+			t.Errorf("%d rows: the lag is %+v, %v; want %+v", rows, got, err, want)
+		}
+	}
+}
+
 func TestScheduledRowsAreDeliveredAtTheirTime(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)

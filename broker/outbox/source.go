@@ -359,7 +359,7 @@ func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 		numbers = append(numbers, sh.number)
 	}
 	lag := pipeline.Lag{Source: "outbox", Bytes: pipeline.UnknownLag}
-	if err := s.pool.QueryRow(ctx, s.sql.lag, numbers, mostLag).Scan(&lag.Messages); err != nil {
+	if err := s.pool.QueryRow(ctx, s.sql.lag, numbers, mostLag).Scan(&lag.Messages, &lag.More); err != nil {
 		return nil, fmt.Errorf("outbox: count rows: %w", err)
 	}
 	return []pipeline.Lag{lag}, nil

@@ -162,10 +162,12 @@ ORDER BY s.shard`
 	longWritersSQL = `SELECT count(*), coalesce(max(now() - a.xact_start), interval '0'), coalesce((array_agg(a.pid ORDER BY a.xact_start))[1], 0)
 FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
 WHERE a.datname = current_database() AND l.locktype = 'relation' AND l.relation = $1::text::regclass AND l.mode = 'RowExclusiveLock' AND l.granted`
-	// lagSQL counts rows of shards. A count of all rows of a long backlog would take
-	// long.
-	lagSQL = `SELECT count(*) FROM (SELECT shard, 0 AS next FROM unnest($1::smallint[]) AS s (shard)) AS s
-CROSS JOIN LATERAL (SELECT ` + behindShard + `$2) AS o`
+	// lagSQL counts rows of shards, and says whether one may have more. A count of all rows of a
+	// long backlog would take long.
+	lagSQL = `SELECT coalesce(sum(n), 0)::bigint, coalesce(bool_or(n >= $2::bigint), false) FROM (
+	SELECT count(*) AS n FROM (SELECT shard, 0 AS next FROM unnest($1::smallint[]) AS s (shard)) AS s
+	CROSS JOIN LATERAL (SELECT ` + behindShard + `$2::bigint) AS o GROUP BY s.shard
+) AS counts`
 	// sampleSQL reads rows in their order.
 	sampleSQL = `SELECT ` + columns + ` FROM {outbox} AS o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2`
 )

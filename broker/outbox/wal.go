@@ -372,7 +372,7 @@ func (s *WALSource) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 		numbers[i] = int16(i)
 	}
 	var b pgx.Batch
-	b.Queue(s.sql.lag, numbers, mostLag).QueryRow(func(row pgx.Row) error { return row.Scan(&lag.Messages) })
+	b.Queue(s.sql.lag, numbers, mostLag).QueryRow(func(row pgx.Row) error { return row.Scan(&lag.Messages, &lag.More) })
 	b.Queue(behindSQL, s.slot.name).QueryRow(func(row pgx.Row) error { return row.Scan(&lag.Bytes) })
 	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
 		return nil, fmt.Errorf("outbox: ask for the lag: %w", err)

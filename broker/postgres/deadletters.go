@@ -255,7 +255,7 @@ func (l *DeadLetters) Settle(ctx context.Context, p *pipeline.Parked, how pipeli
 	return nil
 }
 
-// Audit appends a line of JSON to the audit log, about a change that an operator is going to make.
+// Audit implements pipeline.DeadLetters.
 func (l *DeadLetters) Audit(ctx context.Context, line []byte) error {
 	if _, err := l.pool.Exec(ctx, "INSERT INTO "+l.audit+" (line) VALUES ($1::text::json)", string(line)); err != nil {
 		return fmt.Errorf("write the audit log: %w", err)

@@ -298,7 +298,7 @@ func (s *Source) again(h *held) {
 	if s.closed || h.subscription.dead {
 		return
 	}
-	h.item = &pipeline.Item{Partition: s.partition, Ref: h, Message: h.item.Message}
+	h.item = &pipeline.Item{Partition: s.partition, Ref: h, Message: h.item.Message, Returned: true}
 	s.inbox.Put(h.item)
 	s.inbox.Changed()
 }

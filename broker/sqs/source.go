@@ -514,6 +514,7 @@ func (s *Source) again(list []*held, delay time.Duration) {
 		for _, h := range list {
 			s.forget(h)
 			s.enter(h, &h.item.Message, nil)
+			h.item.Returned = true
 		}
 		s.inbox.Changed()
 	})

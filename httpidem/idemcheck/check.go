@@ -53,7 +53,11 @@ func (o *Options) keyHeader() string { return o.Profile.Headers[0] }
 func (r *runner) meet(ctx context.Context) error {
 	for i, target := range r.Targets {
 		c := &check{runner: r, id: newID()}
-		got := c.send(ctx, request{target: i, key: c.id})
+		hello := request{target: i, key: c.id}
+		if r.Profile.MCP {
+			hello = call{id: "0", key: c.id, target: i}.request()
+		}
+		got := c.send(ctx, hello)
 		seen, err := c.ask(ctx, http.MethodGet, "")
 		if err != nil {
 			return fmt.Errorf("idemcheck: ask the upstream at %s: %w", r.Probe, err)
@@ -192,24 +196,29 @@ func (c *check) send(ctx context.Context, r request) *reply {
 		ctx, cancel = context.WithTimeout(ctx, c.Wait+2*time.Second)
 		defer cancel()
 	}
+	answer, err := c.open(ctx, r)
+	if err != nil {
+		return &reply{err: err}
+	}
+	return read(answer)
+}
+
+// open sends a request once, and returns the answer when its header is there.
+func (c *check) open(ctx context.Context, r request) (*http.Response, error) {
 	target := *c.Targets[r.target]
 	path := strings.TrimSuffix(target.EscapedPath(), "/") + cmp.Or(r.path, "/idemcheck")
 	address := target.Scheme + "://" + target.Host + path + "?" + c.query(r.does)
 	// A body without GetBody cannot be sent twice by the client itself.
 	out, err := http.NewRequestWithContext(ctx, cmp.Or(r.method, http.MethodPost), address, struct{ io.Reader }{strings.NewReader(r.body)})
 	if err != nil {
-		return &reply{err: err}
+		return nil, err
 	}
 	if out.ContentLength = int64(len(r.body)); r.chunked {
 		out.ContentLength = -1
 	}
 	out.Header = c.headers(r)
 	out.Host = cmp.Or(r.host, c.Targets[0].Host) // the same at each target
-	answer, err := c.client.Do(out)
-	if err != nil {
-		return &reply{err: err}
-	}
-	return read(answer)
+	return c.client.Do(out)
 }
 
 // read reads an answer to its end.

@@ -8,7 +8,8 @@
 //
 // The items are those of [Items]. Some are demanded: rules of
 // draft-ietf-httpapi-idempotency-key-header-07, security, and that nothing takes effect
-// twice. The others are practice, in which implementations differ for good reasons.
+// twice. The others are practice, in which implementations differ for good reasons. A
+// profile with MCP has items of its own, about calls of tools.
 package idemcheck
 
 import (
@@ -81,7 +82,7 @@ const (
 type Item struct {
 	Number int    `json:"item"`
 	Name   string `json:"name"`
-	// Source is the authority: draft, vendor, security or choice.
+	// Source is the authority: draft, vendor, security, choice or protocol.
 	Source string `json:"source"`
 	// Demanded: an implementation that does not meet the item is wrong.
 	Demanded bool   `json:"demanded"`
@@ -115,7 +116,11 @@ func Run(ctx context.Context, opts Options) (*Report, error) {
 		return nil, err
 	}
 	report := &Report{}
-	for _, item := range items() {
+	list := items()
+	if opts.Profile.MCP {
+		list = mcpItems()
+	}
+	for _, item := range list {
 		done := item.Item
 		c := &check{runner: r, id: newID()}
 		if item.run == nil {

@@ -161,3 +161,47 @@ func TestProxyPassesAllConformanceItems(t *testing.T) {
 		return guarded(t, proxy, false)
 	}))
 }
+
+// The items about calls of tools: the middleware and the proxy pass them, and a target without
+// keys fails.
+func TestItemsAboutCallsOfTools(t *testing.T) {
+	t.Parallel()
+	profile, _ := httpidem.ProfileNamed("mcp")
+	calls := func(next http.Handler) http.Handler {
+		return guardedBy(t, newMemory(t), next, &httpidem.Options{Scope: byPassword, Profile: profile})
+	}
+	for name, c := range map[string]struct {
+		wrap   func(http.Handler, *url.URL) http.Handler
+		passes bool
+	}{
+		"handler": {func(upstream http.Handler, _ *url.URL) http.Handler { return calls(upstream) }, true},
+		"proxy": {func(_ http.Handler, address *url.URL) http.Handler {
+			proxy, err := httpidem.NewProxy(&httpidem.ProxyOptions{Target: address})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return calls(proxy)
+		}, true},
+		"no keys": {func(upstream http.Handler, _ *url.URL) http.Handler { return upstream }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opts := target(t, c.wrap)
+			opts.Profile, opts.Caller, opts.Other = profile, basic("alice"), basic("bob")
+			report, err := idemcheck.Run(t.Context(), opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(report.Items) != 16 {
+				t.Errorf("there are %d items", len(report.Items))
+			}
+			// Without keys, each of these items is met.
+			met := map[int]bool{71: true, 72: true, 74: true, 78: true}
+			for _, item := range report.Items {
+				if passed := item.Result == idemcheck.Passed; passed != (c.passes || met[item.Number]) {
+					t.Errorf("item %d: %s: %s: %s", item.Number, item.Name, item.Result, item.Seen)
+				}
+			}
+		})
+	}
+}

@@ -8,6 +8,7 @@ const (
 	vendor   = "vendor"   // practice of large APIs
 	security = "security" // one caller must not see or disturb another
 	choice   = "choice"   // a decision that the draft leaves open
+	protocol = "protocol" // the Model Context Protocol, with JSON-RPC
 )
 
 // item is an item with its check, or the reason why it cannot be checked from outside.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,6 +39,13 @@ const longest = time.Minute
 //	end=stream        the answer does not end until the client leaves, for a minute at most
 //	first             the words above count for the first run only
 //	upgrade           101, and then it sends back what it gets
+//
+// A JSON-RPC message gets a response whose result has the number of the run. The words for it
+// are status, gate, end=reset and first, and:
+//
+//	kind=events       a stream with progress before the gate, and then the response
+//	tool=failed       a result with isError
+//	error=-32602      an error with this code
 //
 // GET /.idemcheck/ID answers with what a check did, as [Seen]. With ?runs=N it waits for
 // the N-th run to begin, for ten seconds at most. POST /.idemcheck/ID opens the gate.
@@ -100,7 +108,8 @@ func (u *Upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// The effect happens when the whole request is there.
-	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+	sent, err := io.ReadAll(io.LimitReader(r.Body, mostRead))
+	if _, rest := io.Copy(io.Discard, r.Body); err != nil || rest != nil {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
@@ -114,9 +123,15 @@ func (u *Upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.more = make(chan struct{})
 	u.mu.Unlock()
 
+	rpc := messageOf(sent, run)
 	if query.Has("first") && run > 1 {
-		fmt.Fprintf(w, "run %d", run)
-		return
+		if query = nil; rpc == nil {
+			fmt.Fprintf(w, "run %d", run)
+			return
+		}
+	}
+	if rpc != nil && query.Get("kind") == "events" {
+		rpc.begin(w)
 	}
 	if query.Has("gate") {
 		timer := time.NewTimer(longest)
@@ -128,7 +143,71 @@ func (u *Upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	behave(w, r, run)
+	if rpc != nil {
+		rpc.answer(w, query)
+	} else {
+		behave(w, r, run)
+	}
+}
+
+// mostRead is the most of a body that an Upstream looks at.
+const mostRead = 1 << 20
+
+// message is a JSON-RPC message that an Upstream answers.
+type message struct {
+	JSONRPC string
+	ID      json.RawMessage
+	run     int
+	batch   bool
+	streams bool // its answer has begun
+}
+
+// messageOf returns the message in a body, or nil. Of a batch it is the first one.
+func messageOf(body []byte, run int) *message {
+	m, list := &message{run: run}, []message{}
+	if json.Unmarshal(body, &list) == nil && len(list) > 0 {
+		m = &message{JSONRPC: list[0].JSONRPC, ID: list[0].ID, run: run, batch: true}
+	} else if json.Unmarshal(body, m) != nil {
+		return nil
+	}
+	if m.JSONRPC != "2.0" {
+		return nil
+	}
+	if m.ID == nil { // a notification
+		m.ID = json.RawMessage("null")
+	}
+	return m
+}
+
+// begin begins a stream with progress.
+func (m *message) begin(w http.ResponseWriter) {
+	m.streams = true
+	w.Header().Set("Content-Type", "text/event-stream")
+	fmt.Fprintf(w, "event: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":%s,\"progress\":1}}\n\n", m.ID)
+	_ = http.NewResponseController(w).Flush() // the client may have left
+}
+
+// answer answers as the query says.
+func (m *message) answer(w http.ResponseWriter, query url.Values) {
+	if query.Get("end") == "reset" {
+		breakOff(w)
+	}
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"run %d"}],"isError":%t}}`, m.ID, m.run, query.Get("tool") == "failed")
+	if code, err := strconv.Atoi(query.Get("error")); err == nil {
+		body = fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"run %d"}}`, m.ID, code, m.run)
+	}
+	switch {
+	case m.streams:
+		fmt.Fprintf(w, "event: message\ndata: %s\n\n", body)
+		return
+	case m.batch:
+		body = "[" + body + "]"
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if status, err := strconv.Atoi(query.Get("status")); err == nil && status >= 200 && status <= 599 {
+		w.WriteHeader(status)
+	}
+	_, _ = io.WriteString(w, body) // the client may have left
 }
 
 // probe tells what was seen of a check, or opens its gate.

@@ -178,7 +178,15 @@ func TestFailedRequestLeavesNeitherRowNorKey(t *testing.T) {
 		"a server error": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500); io.WriteString(w, "broken") }, 500, "broken"},
 		"a refusal":      {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) }, 429, ""},
 		"a panic":        {func(http.ResponseWriter, *http.Request) { panic("broken") }, 0, ""},
-		"too long":       {func(w http.ResponseWriter, _ *http.Request) { w.Write(bytes.Repeat([]byte("x"), 101)) }, 500, string(httpidem.RolledBack)},
+		"an error after a part": {func(w http.ResponseWriter, _ *http.Request) {
+			io.WriteString(w, "part")
+			http.Error(w, "broken", 500)
+		}, 500, string(httpidem.RolledBack)},
+		"less than its length": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "9")
+			io.WriteString(w, "part")
+		}, 500, string(httpidem.RolledBack)},
+		"too long": {func(w http.ResponseWriter, _ *http.Request) { w.Write(bytes.Repeat([]byte("x"), 101)) }, 500, string(httpidem.RolledBack)},
 		"a statement": {func(w http.ResponseWriter, r *http.Request) {
 			if _, err := pgidem.Tx(r.Context()).Exec(r.Context(), "SELECT 1/0"); err == nil {
 				panic("1/0 is a number")

@@ -25,7 +25,26 @@ type KeyJournal struct {
 	Since   time.Time      `json:"since"`
 	Start   bool           `json:"start"`
 	Entries []JournalEntry `json:"entries"`
+	// Now are the messages of the key that a pipeline has read and not settled.
+	Now []UnderWay `json:"now,omitempty"`
 }
+
+// UnderWay is a message that a pipeline has read and not settled.
+type UnderWay struct {
+	Pipeline string `json:"pipeline"`
+	// State is StateInFlight, StateRetrying or StateReadAhead.
+	State string `json:"state"`
+	// NextRetry is when the next try of a message that is retried is due, if it does not only
+	// wait for its turn.
+	NextRetry time.Time `json:"next_retry,omitzero"`
+}
+
+// The values of UnderWay.State.
+const (
+	StateInFlight  = "in flight"
+	StateRetrying  = "to be tried again"
+	StateReadAhead = "read ahead"
+)
 
 // JournalEntry is one thing that happened to a delivery of a key, if it was not plainly
 // processed.
@@ -50,6 +69,10 @@ type JournalEntry struct {
 // processed. It keeps a hash of each key, not the key. Its methods are safe for concurrent
 // use.
 type Journal struct {
+	// UnderWay returns the messages of some keys that pipelines have read and not settled. It is
+	// nil if nothing is known of them. Set it before the first use.
+	UnderWay func(keys []semel.Key) []UnderWay
+
 	seed  maphash.Seed
 	start time.Time
 
@@ -139,9 +162,13 @@ func (j *Journal) Of(keys ...semel.Key) KeyJournal {
 	for _, k := range keys {
 		hashes[j.hash(k)] = true
 	}
+	found := KeyJournal{Since: j.start.UTC(), Entries: []JournalEntry{}}
+	if j.UnderWay != nil {
+		found.Now = j.UnderWay(keys)
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	found := KeyJournal{Since: j.start.UTC(), Start: len(j.entries) < journalSize, Entries: []JournalEntry{}}
+	found.Start = len(j.entries) < journalSize
 	if !found.Start {
 		found.Since = time.Unix(0, j.entries[j.next].at).UTC()
 	}

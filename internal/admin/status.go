@@ -58,14 +58,21 @@ type PipelineStatus struct {
 	// them. It is negative for outcomes of messages that were settled earlier, or are in
 	// flight.
 	Held int64 `json:"held,omitempty"`
-	// InFlight messages were read and are not settled.
-	InFlight int `json:"in_flight"`
+	// InFlight messages are being processed. Retrying messages wait for their next try, which
+	// is due at NextRetry for the first, unless it only waits for its turn. ReadAhead messages
+	// wait for their first try, or for a message of their group.
+	InFlight  int       `json:"in_flight"`
+	Retrying  int       `json:"retrying,omitempty"`
+	NextRetry time.Time `json:"next_retry,omitzero"`
+	ReadAhead int       `json:"read_ahead,omitempty"`
 	// Waiting is the number of parked messages that wait for an operator.
 	Waiting *int64 `json:"parked_waiting,omitempty"`
 	// Lag and LagBytes are the sums of Lags.
 	Lag      *int64         `json:"lag,omitempty"`
 	LagBytes *int64         `json:"lag_bytes,omitempty"`
 	Lags     []PartitionLag `json:"partitions,omitempty"`
+	// LagMore: the source counted no further, and has more than that.
+	LagMore bool `json:"lag_more,omitempty"`
 	// LagMeasured is when the lag was measured: at the request, unless the source
 	// did not answer in time. It is zero if the lag is known without a measurement.
 	LagMeasured time.Time `json:"lag_measured,omitzero"`
@@ -130,6 +137,7 @@ type PartitionLag struct {
 	Partition int32  `json:"partition"`
 	Messages  *int64 `json:"messages,omitempty"`
 	Bytes     *int64 `json:"bytes,omitempty"`
+	More      bool   `json:"more,omitempty"`
 }
 
 // LastError says what failed last. Its text has no part of a message.

@@ -170,7 +170,7 @@ func (s *Store) Audit(ctx context.Context, line []byte) error {
 func (s *Store) Journal(ctx context.Context, keys []semel.Key) (all KeyJournal, err error) {
 	err = s.ask(ctx, question{Verb: verbJournal, Keys: toWire(keys...)}, func(a *answer) bool {
 		if j := a.Journal; j != nil {
-			all = KeyJournal{j.Since, j.Start, append(all.Entries, j.Entries...)}
+			all = KeyJournal{j.Since, j.Start, append(all.Entries, j.Entries...), append(all.Now, j.Now...)}
 		}
 		return true
 	})
@@ -251,8 +251,13 @@ func (l *DeadLetters) Get(ctx context.Context, id string) (found *pipeline.Parke
 
 // Settle implements pipeline.DeadLetters. It refuses.
 func (l *DeadLetters) Settle(context.Context, *pipeline.Parked, pipeline.Settlement) error {
-	return fmt.Errorf("the admin server settles no parked messages: %w", errors.ErrUnsupported)
+	return errSettlesNothing
 }
+
+// Audit implements pipeline.DeadLetters. It refuses, as Settle does.
+func (l *DeadLetters) Audit(context.Context, []byte) error { return errSettlesNothing }
+
+var errSettlesNothing = fmt.Errorf("the admin server settles no parked messages: %w", errors.ErrUnsupported)
 
 // Close implements pipeline.DeadLetters.
 func (l *DeadLetters) Close() error { return l.client.Close() }

@@ -23,6 +23,30 @@ func (d *daemon) process() *admin.Process {
 	}
 }
 
+// underWay returns the messages of some keys that pipelines have read and not settled.
+func (d *daemon) underWay(keys []semel.Key) (list []admin.UnderWay) {
+	for i := range d.states {
+		s := &d.states[i]
+		s.mu.Lock()
+		p, ok := s.pipeline.(*Pipeline)
+		s.mu.Unlock()
+		if !ok {
+			continue
+		}
+		for _, at := range p.KeyProgress(keys...) {
+			now := admin.UnderWay{Pipeline: s.name, State: admin.StateReadAhead, NextRetry: at.Next}
+			switch {
+			case at.Working:
+				now.State = admin.StateInFlight
+			case at.Retrying:
+				now.State = admin.StateRetrying
+			}
+			list = append(list, now)
+		}
+	}
+	return list
+}
+
 // rates returns the rates of a pipeline in the last hour.
 func (d *daemon) rates(pipeline string) []float64 {
 	for i := range d.states {

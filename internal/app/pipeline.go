@@ -97,6 +97,27 @@ func (p *Pipeline) UnderWay() (count int, bytes int64) {
 	return 0, 0
 }
 
+// Progress returns where the messages of UnderWay are. A pipeline that does not tell processes
+// all of them.
+func (p *Pipeline) Progress() pipeline.Progress {
+	if of, ok := p.Runnable.(interface{ Progress() pipeline.Progress }); ok {
+		return of.Progress()
+	}
+	count, _ := p.UnderWay()
+	return pipeline.Progress{Working: count}
+}
+
+// KeyProgress returns where messages of some keys are; see pipeline.Runner. It returns none if
+// the pipeline does not tell.
+func (p *Pipeline) KeyProgress(keys ...semel.Key) []pipeline.KeyProgress {
+	if of, ok := p.Runnable.(interface {
+		KeyProgress(keys ...semel.Key) []pipeline.KeyProgress
+	}); ok {
+		return of.KeyProgress(keys...)
+	}
+	return nil
+}
+
 // Workers returns how many batches or transactions are processed at a time.
 func (p *Pipeline) Workers() int {
 	if of, ok := p.Runnable.(interface{ Workers() int }); ok {
@@ -273,7 +294,7 @@ func (b *building) ownsScope(ctx context.Context, store semel.Store) error {
 	if b.spec.Key.Rule == nil || b.spec.Key.SameScope {
 		return nil
 	}
-	err := semel.CheckScope(ctx, store, b.spec.Key.Scope, semel.ScopeOwner{Rule: b.spec.Key.Rule.String(), Pipeline: b.spec.Name})
+	err := semel.CheckScope(ctx, store, b.spec.Key.Scope, b.spec.ScopeOwner())
 	if _, foreign := errors.AsType[*semel.ScopeError](err); foreign {
 		return fmt.Errorf("%w%s", err, config.TwoWaysOut)
 	}

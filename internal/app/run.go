@@ -62,6 +62,7 @@ func Run(ctx context.Context, f *config.File, opts *RunOptions) error {
 		return err
 	}
 	d.metrics, d.tended = metrics, map[string]tended{}
+	d.journal.UnderWay = d.underWay
 	if d.lines, err = observe.NewLog(opts.Log, &observe.LogOptions{Redact: f.Redact}); err != nil {
 		return err
 	}
@@ -247,7 +248,7 @@ func (d *daemon) warnOfUnbound(ctx context.Context, spec *config.Pipeline, log *
 		return
 	}
 	if unbound, err := store.KeysWithoutRule(ctx); err == nil && unbound {
-		log.Warn("the store has keys and no key rule: they are from a version that did not keep rules, or from an import", "store", spec.Store.Name, "scope", spec.Key.Scope, "binds", spec.Key.Rule.String(),
+		log.Warn("the store has keys and no key rule: they are from a version that did not keep rules, or from an import", "store", spec.Store.Name, "scope", spec.Key.Scope, "binds", spec.RuleText(),
 			"remedy", "if another rule filled the scope, stop and write another key.scope")
 	}
 }

@@ -231,7 +231,8 @@ func (c *counters) status(workers int) admin.PipelineStatus {
 		return &sum, &n
 	}
 	for _, lag := range c.lags {
-		at := admin.PartitionLag{Source: lag.Source, Partition: lag.Partition}
+		at := admin.PartitionLag{Source: lag.Source, Partition: lag.Partition, More: lag.More}
+		s.LagMore = s.LagMore || lag.More
 		s.Lag, at.Messages = sum(s.Lag, lag.Messages)
 		s.LagBytes, at.Bytes = sum(s.LagBytes, lag.Bytes)
 		s.Lags = append(s.Lags, at)
@@ -252,7 +253,7 @@ func attrs(s *admin.PipelineStatus) []any {
 	attrs := []any{
 		slog.Int64("read", s.Read), slog.Int64("fresh", s.Fresh), slog.Int64("duplicate", s.Duplicate), slog.Int64("parked", s.Parked),
 	}
-	for _, of := range []slog.Attr{slog.Int64("differ", s.Differ), slog.Int64("filtered", s.Filtered), slog.Int64("superseded", s.Superseded), slog.Int64("held", s.Held), slog.Int64("dropped", s.Dropped)} {
+	for _, of := range []slog.Attr{slog.Int64("retrying", int64(s.Retrying)), slog.Int64("read_ahead", int64(s.ReadAhead)), slog.Int64("differ", s.Differ), slog.Int64("filtered", s.Filtered), slog.Int64("superseded", s.Superseded), slog.Int64("held", s.Held), slog.Int64("dropped", s.Dropped)} {
 		if of.Value.Int64() > 0 {
 			attrs = append(attrs, of)
 		}
@@ -290,8 +291,9 @@ func (s *state) status() admin.PipelineStatus {
 	if now.State != admin.StateReady && failure == nil && !ended {
 		now.NextAttempt = s.nextAttempt()
 	}
-	if p, ok := p.(interface{ UnderWay() (int, int64) }); ok && !ended {
-		now.InFlight, _ = p.UnderWay() // the bytes are not shown
+	if of, ok := p.(*Pipeline); ok && !ended {
+		at := of.Progress()
+		now.InFlight, now.Retrying, now.NextRetry, now.ReadAhead = at.Working, at.Retrying, at.Next, at.Ahead
 	}
 	return now
 }

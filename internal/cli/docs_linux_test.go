@@ -55,6 +55,7 @@ var docsPages = []struct{ name, servers string }{
 	{"guides/outbox.md", "postgres"},
 	{"guides/one-key.md", "kafka postgres"},
 	{"guides/idempotency-key.md", ""},
+	{"guides/mcp.md", ""},
 	{"guides/python.md", "python"},
 	{"guides/node.md", "node"},
 	{"guides/serve.md", ""},

@@ -37,6 +37,10 @@ func TestStoresHaveTheirNamesInTheOrderOfTheFile(t *testing.T) {
 // line that is reported for it.
 func TestErrorsSayWhereAndWhatToDo(t *testing.T) {
 	t.Parallel()
+	var words []string // of the kinds of stores
+	for _, empty := range kind.All().Stores {
+		words = append(words, empty().Kind())
+	}
 	for _, c := range []struct{ text, want string }{
 		{"", `c.yaml: the file is empty: name a store under "stores"`},
 		{"- a\n", `c.yaml:1:1: expected sections such as stores:, got a list`},
@@ -46,7 +50,7 @@ func TestErrorsSayWhereAndWhatToDo(t *testing.T) {
 		{"stores:\n  a: { memory: {} }\n  a: { memory: {} }\n", "c.yaml:3:3: stores.a is defined twice"},
 		{"stores:\n  a b: { memory: {} }\n", "c.yaml:2:3: stores: this is not a store name: write letters, digits, - and _, at most 64"},
 		{"stores:\n  a: memory\n", "c.yaml:2:6: stores.a: expected fields, got a text: write { memory: {} } with its settings between the inner braces"},
-		{"stores:\n  a: {}\n", "c.yaml:2:6: stores.a: one of memory, embedded, redis, postgres, tiered, filter is missing"},
+		{"stores:\n  a: {}\n", "c.yaml:2:6: stores.a: one of " + strings.Join(words, ", ") + " is missing"},
 		{"stores:\n  a: { memory: {}, embedded: { path: x } }\n", "c.yaml:2:30: stores.a.embedded: memory and embedded exclude each other: keep one"},
 		{"stores:\n  a: { memroy: {} }\n", "c.yaml:2:8: unknown field stores.a.memroy: did you mean memory?"},
 		{"stores:\n  a: *b\n", "c.yaml:2:6: stores.a: this alias has no anchor before it: put a text that begins with * in quotes"},

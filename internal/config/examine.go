@@ -1,48 +1,58 @@
 package config
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/semel-dev/semel/doctor"
 )
 
-// Examination collects the findings about one store, one pipeline, or the proxy.
+// Examination collects the findings about one store, one pipeline, the proxy, or the section
+// "serve".
 type Examination struct {
 	File *File
-	// Exactly one of Store, Pipeline and Proxy is set: the one that is examined.
+	// Exactly one of Store, Pipeline, Proxy and Serve is set: the one that is examined.
 	Store    *Store
 	Pipeline *Pipeline
 	Proxy    *Proxy
+	Serve    *Serve
 	Findings []doctor.Finding
 	// Err says why something could not be checked completely. Its secrets are
 	// hidden.
 	Err error
 }
 
-// ProxyName is the name of the proxy among stores and pipelines.
-const ProxyName = "proxy"
+// ProxyName and ServeName are the names of the proxy and of the section "serve" among stores
+// and pipelines.
+const (
+	ProxyName = "proxy"
+	ServeName = "serve"
+)
 
-// Name returns the name of the store or pipeline, or ProxyName.
+// Name returns the name of the store or pipeline, ProxyName or ServeName.
 func (x *Examination) Name() string {
 	switch {
 	case x.Pipeline != nil:
 		return x.Pipeline.Name
 	case x.Proxy != nil:
 		return ProxyName
+	case x.Serve != nil:
+		return ServeName
 	}
 	return x.Store.Name
 }
 
-// Kind returns the kind of the store, "pipeline", or "service" for the proxy.
+// Kind returns the kind of the store, "pipeline", or "service" for the others.
 func (x *Examination) Kind() string {
 	switch {
 	case x.Pipeline != nil:
 		return "pipeline"
-	case x.Proxy != nil:
+	case x.Proxy != nil, x.Serve != nil:
 		return "service"
 	}
 	return x.Store.Spec.Kind()
@@ -133,4 +143,21 @@ func (x *Examination) Space(subject, dir string) {
 	}
 	x.Note(doctor.Warning, subject, fmt.Sprintf("%s has %d of %d MiB left", dir, free>>20, size>>20),
 		"when the disk is full, the pipeline pauses until a person frees space", "free space on that disk, or use another one")
+}
+
+// Soon is how long before their end certificates and credentials are reported.
+const Soon = 14 * 24 * time.Hour
+
+// Certificate reports a certificate that has ended, or ends soon.
+func (x *Examination) Certificate(subject string, c *x509.Certificate, cost string) {
+	left := time.Until(c.NotAfter)
+	found := "its certificate ends on " + c.NotAfter.UTC().Format(time.DateOnly)
+	switch {
+	case left <= 0:
+		x.Note(doctor.Broken, subject, found, cost, "renew the certificate")
+	case left < Soon:
+		x.Note(doctor.Warning, subject, found, "from then on "+cost, "renew the certificate")
+	default:
+		x.Note(doctor.Fine, subject, found, "", "")
+	}
 }

@@ -212,8 +212,8 @@ func (l *Linter) between() {
 			case shared || p.Lossy || other.Lossy:
 				l.Add(doctor.Warning, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s", in.scope, in.store, other.Name),
 					"a message that one of them processed is a duplicate for the other", "use another scope, unless they should share their keys")
-			case p.Key.Rule.String() != other.Key.Rule.String():
-				l.Add(doctor.Broken, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s, whose key rule is %s", in.scope, in.store, other.Name, other.Key.Rule),
+			case p.RuleText() != other.RuleText():
+				l.Add(doctor.Broken, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s, whose key rule is %s", in.scope, in.store, other.Name, other.RuleText()),
 					"ids of the two rules may be equal by chance, so only the pipeline that was first in the scope starts", "use another scope, or same_scope: true if both rules find the same ids")
 			default:
 				l.Add(doctor.Broken, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s", in.scope, in.store, other.Name),

@@ -34,7 +34,7 @@ func (p *Pipeline) Guard(observer semel.Observer) semel.GuardOptions {
 // Options returns the options of a pipeline of the file. The observer may be nil.
 func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Options {
 	o := &pipeline.Options{
-		Name: p.Name, Key: p.Key.Rule, Scope: p.Key.Scope, SameScope: p.Key.SameScope, Fingerprint: p.OnMismatch != "ignore",
+		Name: p.Name, Key: p.Key.Rule, Unwrap: p.unwrapper(), Scope: p.Key.Scope, SameScope: p.Key.SameScope, Fingerprint: p.OnMismatch != "ignore",
 		Window: p.Window, EventTime: p.OnLate != "run",
 		OnLate: then(p.OnLate), OnMismatch: then(p.OnMismatch),
 		Failure: p.OnFailure,
@@ -43,9 +43,6 @@ func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Option
 	}
 	about := p.Source.About(p)
 	o.Varies = about.Varies && p.Key.Rule.String() == about.Key.String()
-	if p.Unwrap != nil {
-		o.Unwrap = p.Unwrap.Unwrap
-	}
 	o.Failure.From = min(firstPause, o.Failure.To)
 	if decider := f.Decider(p.Store.Name); decider != nil {
 		o.KeepOrigin = decider.Spec.About().Origins
@@ -68,6 +65,22 @@ func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Option
 		o.Batch, o.MaxItems = cmp.Or(o.Batch, 4096), cmp.Or(o.MaxItems, 65536)
 	}
 	return o
+}
+
+// unwrapper returns what unwraps the messages of a pipeline, or nil.
+func (p *Pipeline) unwrapper() pipeline.Unwrapper {
+	if p.Unwrap == nil {
+		return nil // not p.Unwrap: a nil pointer in an interface is not nil
+	}
+	return p.Unwrap
+}
+
+// RuleText says how a pipeline finds the ids of messages.
+func (p *Pipeline) RuleText() string { return pipeline.RuleText(p.Key.Rule.String(), p.unwrapper()) }
+
+// ScopeOwner returns the owner of the scope of a pipeline that does not share it.
+func (p *Pipeline) ScopeOwner() semel.ScopeOwner {
+	return semel.ScopeOwner{Rule: p.RuleText(), Pipeline: p.Name}
 }
 
 // KeyOf returns the key of a message as a pipeline finds it, and the message that it has found

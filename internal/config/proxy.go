@@ -94,6 +94,9 @@ type Route struct {
 	Strict     bool
 	// HideKey does not pass the headers with the key on.
 	HideKey bool
+	// Tools are the tools of an MCP service whose calls get a key from caller, tool and
+	// arguments.
+	Tools []string
 	// Window is how long an answer is kept, and Lease how long a claim lasts unless it
 	// is extended.
 	Window, Lease time.Duration
@@ -143,6 +146,7 @@ func (r *Route) Rules() httpidem.Profile {
 	}
 	p.Required, p.Strict = p.Required || r.Required, p.Strict || r.Strict
 	p.KeyPointer = cmp.Or(r.KeyPointer, p.KeyPointer)
+	p.Tools = r.Tools
 	return p
 }
 
@@ -395,14 +399,25 @@ func ProfileNames() (names []string) {
 	return names
 }
 
-// parseStatus checks a status or a class of statuses.
-func parseStatus(text string) (string, error) {
+// parseReleased checks a status, a class of statuses, or the code of a JSON-RPC error.
+func parseReleased(text string) (string, error) {
+	if n, err := strconv.Atoi(text); err == nil && (n < 0 || n > 999) || text == "isError" {
+		return text, nil // the profile must be mcp
+	}
 	if len(text) == 3 && '2' <= text[0] && text[0] <= '5' {
 		if _, err := strconv.Atoi(text); err == nil || text[1:] == "xx" {
 			return text, nil
 		}
 	}
-	return "", errors.New("not a status: write it like 429 or 5xx")
+	return "", errors.New("not a status: write it like 429 or 5xx, and with profile mcp also -32602 or isError")
+}
+
+// parseTool checks the name of a tool.
+func parseTool(text string) (string, error) {
+	if len(text) > 128 {
+		return "", errors.New("a tool has a name of 128 bytes at most")
+	}
+	return text, nil
 }
 
 // ParseProfile reads the name of a profile.
@@ -446,6 +461,7 @@ func routeFields(r *Route, inner bool) []schema.Field {
 		parsedList("headers", &r.Headers, ParseHeader, "Names of the header that has the key. A request may use any of them.").Means("those of the profile"),
 		schema.TruthField("strict", &r.Strict, "Accept only keys in double quotes, as RFC 9651 writes strings.").Means("false"),
 		schema.TextField("key_pointer", &r.KeyPointer, "JSON pointer to the key in a JSON body, such as `/idempotency_key`. The body is then read before anything else.").Means("that of the profile"),
+		parsedList("tools", &r.Tools, parseTool, "With `profile: mcp`: tools whose calls get a key from caller, tool and arguments if they come without one. A second call with the same arguments gets the first result.").Means("none"),
 		schema.TruthField("hide_key", &r.HideKey, "Do not pass the headers with the key on. Otherwise the service gets them, and may use the key as well.").Means("false"),
 		schema.WindowField("window", &r.Window, "How long an answer is kept, from its completion on.").Means("24h"),
 		schema.DurationField("lease", &r.Lease, "How long a claim lasts. The proxy extends it while the service works.").Means("30s"),
@@ -454,7 +470,7 @@ func routeFields(r *Route, inner bool) []schema.Field {
 		schema.SizeField("max_body", &r.MaxBody, "The longest body of a request with a key. A longer one gets 413.").Means("1MiB"),
 		schema.SizeField("max_response", &r.MaxResponse, "The longest body of an answer that is kept, at most about 31 MiB. A longer one reaches the client, and a repetition gets 409.").Means("1MiB"),
 		parsedList("replay_headers", &r.ReplayHeaders, ParseHeader, "Headers that are kept with an answer, in addition to those that describe its content.").Means("[]"),
-		parsedList("release", &r.Release, parseStatus, "Statuses of answers that mean that a request took no effect, such as `429` or `5xx`. They are not kept, and a repetition runs.").Means("those of the profile"),
+		parsedList("release", &r.Release, parseReleased, "Statuses of answers that mean that a request took no effect, such as `429` or `5xx`. They are not kept, and a repetition runs. With `profile: mcp` also codes of JSON-RPC errors, such as `-32602`, and `isError` for results of tools that failed.").Means("those of the profile"),
 		schema.PartField("fingerprint", func() schema.Mapping {
 			r.Fingerprint = httpidem.FingerprintOptions{}
 			return schema.Mapping{Fields: []schema.Field{
@@ -534,7 +550,7 @@ func (p *Proxy) accepts(v schema.Value, r *Route) bool {
 		return true
 	}
 	fields := strings.NewReplacer("semel: GuardOptions.Lease", "lease", "httpidem: Options.", "", "Fingerprint.Include", "fingerprint.include", "Fingerprint.Exclude", "fingerprint.exclude",
-		"Replay:", "replay_headers:", "Profile.KeyPointer", "key_pointer", "MaxBody", "max_body", "MaxResponse", "max_response", "MaxBuffered", "max_buffered", ": "+semel.ErrInvalidRequest.Error(), "")
+		"Replay:", "replay_headers:", "Profile.KeyPointer", "key_pointer", "MaxBody", "max_body", "MaxResponse", "max_response", "MaxBuffered", "max_buffered", "Profile.Tools", "tools", "set MCP, or take the profile mcp", "write profile: mcp", "Profile.Release", "release", ": "+semel.ErrInvalidRequest.Error(), "")
 	for problem := range strings.Lines(fields.Replace(err.Error())) {
 		if !strings.Contains(problem, "${") { // a reference that is not resolved yet
 			v.Wrong("%s", strings.TrimSuffix(problem, "\n"))

@@ -15,7 +15,7 @@ func unwrapField(p *Pipeline) schema.Field {
 		doc, rule := envelope.Describe(name)
 		list = append(list, "`"+name+"`: "+doc+" The key is "+rule+" if the pipeline has none.")
 	}
-	doc := "Where the message is inside the message that the source has. Key, filter, map and sink see the message inside; the message that was read is parked. A message that cannot be unwrapped is treated as `on_missing` says, or parked. " +
+	doc := "Where the message is inside the message that the source has. Key, filter, map and sink see the message inside; the message that was read is parked. A message that cannot be unwrapped is treated as `on_missing` says, or parked. Another `unwrap` is another key rule, so it needs another `key.scope`. " +
 		"A preset, or a list of steps: `.path` is a value of a JSON document, `json` reads a text as JSON, `base64` decodes a text, and a preset is a step too. " + strings.Join(list, " ")
 	return schema.Field{
 		Name: "unwrap", Doc: doc, Shown: "the message that the source has",

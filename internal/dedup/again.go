@@ -192,7 +192,10 @@ func (in *input) compare(ctx context.Context, was *finishedState) (c comparison,
 		at, differs = blockStart(len(print.Blocks)), true
 	}
 	if differs {
-		c.why = fmt.Sprintf("its content differs behind byte %d", at)
+		c.why = "lines that it had then differ now"
+		if end := min(blockEnd(at), was.Offset); at > 0 || end < was.Offset {
+			c.why += fmt.Sprintf(", between byte %d and byte %d", at, end)
+		}
 		return c, nil
 	}
 	next, err := s.plain.Peek(1)

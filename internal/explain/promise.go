@@ -132,10 +132,7 @@ func (e *explainer) keys() string {
 
 // rule names the key rule, and what it ignores.
 func (e *explainer) rule() string {
-	text := e.pipeline.Key.Rule.String()
-	if e.pipeline.Unwrap != nil {
-		text += " of the message inside (unwrap: " + e.pipeline.Unwrap.String() + ")"
-	}
+	text := e.pipeline.RuleText()
 	if ignored := e.pipeline.Key.Rule.Ignores(); len(ignored) > 0 {
 		text += " (ignores " + strings.Join(ignored, ", and ") + ")"
 	}

@@ -37,7 +37,8 @@ type proxied struct {
 	methods, carriers, release []string
 	required, strict           bool
 	another, inFlight          string // the statuses
-	firstSent                  bool
+	firstSent, calls           bool
+	tools                      []string
 	lease, timeout, window     string
 }
 
@@ -49,7 +50,9 @@ func newProxied(f *config.File, r *config.Route) *proxied {
 	}
 	p := r.Rules()
 	e.methods, e.carriers, e.release, e.required, e.strict = p.Methods, p.Headers, p.Release, p.Required, p.Strict
-	if p.KeyPointer != "" {
+	if e.calls, e.tools = p.MCP, p.Tools; e.calls {
+		e.carriers = append(e.carriers, "member "+p.KeyPointer+" of calls of tools")
+	} else if p.KeyPointer != "" {
 		e.carriers = append(e.carriers, "member "+p.KeyPointer+" of the body")
 	}
 	e.another, e.inFlight, e.firstSent = fmt.Sprint(p.MismatchStatus), fmt.Sprint(p.InFlightStatus), p.FirstSent != ""
@@ -85,23 +88,38 @@ func (e *proxied) rules() []string {
 	if e.required {
 		without = "a request without a key is refused with 400 /key-missing"
 	}
+	if e.calls {
+		without = strings.ReplaceAll(without, "a request without a key", "a call without a key")
+		if len(e.tools) > 0 {
+			without = "a call of " + strings.Join(e.tools, ", ") + " without a key gets one from caller, tool and arguments; of other tools, " + without
+		}
+		without += "; initialize, lists and all other messages pass untouched"
+	}
 	waits := "gets " + e.inFlight + " /in-flight with Retry-After"
 	if e.route.Wait > 0 {
 		waits = "waits for its answer for up to " + schema.Duration(e.route.Wait) + ", and then " + waits
 	}
 	kept := "every answer is kept"
 	if len(e.release) > 0 {
-		kept += ", except those with status " + strings.Join(e.release, ", ") + ": they mean that the request took no effect, and its repetition runs"
+		kind := "status "
+		if e.calls {
+			kind = "status or JSON-RPC error "
+		}
+		kept += ", except those with " + kind + strings.Join(e.release, ", ") + ": they mean that the request took no effect, and its repetition runs"
 	}
 	forms := "keys with and without double quotes are accepted (RFC 9651)"
 	if e.strict {
 		forms = "only keys in double quotes are accepted (RFC 9651)"
 	}
-	return []string{
+	list := []string{
 		"profile " + e.route.ProfileOr() + "; " + forms, without, kept,
 		"a repetition gets the kept answer; while the first request runs, it " + waits,
 		"another request with the same key gets " + e.another + " /key-reused",
 	}
+	if e.calls {
+		list = append(list, "to a call, the proxy answers with status 200 and a JSON-RPC error, whose code is the status that this page names; a kept answer gets the id of the repetition; of a stream, the response is kept")
+	}
+	return list
 }
 
 func (e *proxied) noSecondEffect() Answer {
@@ -153,6 +171,9 @@ func (e *proxied) exceptions() []string {
 	default:
 		list = append(list, "the service must bear a request that comes twice: after a crash, the proxy cannot know whether it took effect")
 	}
+	if len(e.tools) > 0 {
+		list = append(list, "a second call of "+strings.Join(e.tools, ", ")+" without a key and with the same arguments gets the first result, even if another effect is meant")
+	}
 	list = append(list, e.decider.Exceptions...)
 	switch {
 	case e.route.WindowOr() == semel.Forever:
@@ -188,7 +209,12 @@ func (e *proxied) crashes() (list []Crash) {
 	failed("the service cannot be reached", "no byte was sent, and the key is free again", "gets 502 /upstream-down; its repetition runs")
 	failed("the service dies or resets the connection after a byte was sent", "the service may have taken the effect; "+unknown, "gets 502 /outcome-unknown, or a response that is cut off; "+again)
 	failed("the service does not answer within "+e.timeout, "the proxy waits for 5m longer; an answer that comes is kept, and otherwise "+unknown, "gets 504 /outcome-unknown; its repetition gets "+e.inFlight+" /in-flight, and later the answer if there is one")
-	failed("the answer is longer than max_response, is a stream or has trailers", "the request took effect, and its answer is not kept", "gets the whole answer; its repetition gets 409 /response-not-kept")
+	unkept := "the answer is longer than max_response, is a stream or has trailers"
+	if e.calls {
+		unkept = "the answer is longer than max_response"
+		failed("a stream ends without the response, also if its client can ask for the rest of it", "the tool may have taken the effect, or still work; "+unknown, "gets a JSON-RPC error, or asks for the rest; "+again)
+	}
+	failed(unkept, "the request took effect, and its answer is not kept", "gets the whole answer; its repetition gets 409 /response-not-kept")
 	failed("the client leaves", "the request runs on, and its answer is kept", "gets the kept answer for its repetition")
 	e.storeFails(failed, again)
 	if e.decider.Shared {

@@ -8,9 +8,6 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// ServeName is the name of the section "serve" among pipelines and routes.
-const ServeName = "serve"
-
 // Served returns the promise of the section "serve", or nil if the file has none.
 func Served(f *config.File) *Promise {
 	s := f.Serve
@@ -23,7 +20,7 @@ func Served(f *config.File) *Promise {
 	}
 	forgetful := about.NotLast != ""
 	p := &Promise{
-		Service: ServeName, From: "calls to " + s.Address() + "/v1/", To: "the effects of the callers", Mode: "claim, the effect of the caller, complete",
+		Service: config.ServeName, From: "calls to " + s.Address() + "/v1/", To: "the effects of the callers", Mode: "claim, the effect of the caller, complete",
 		Keys: "scope and id of the caller, in " + storeName(f, s.Store.Name), Window: schema.Duration(s.WindowOr()),
 		NothingLost: Answer{Holds: Yes},
 		Rules: []string{
@@ -81,4 +78,4 @@ func servedOnce(f *config.File, about config.StoreAbout) Answer {
 	return Answer{Unless, list}
 }
 
-func cutServe(subject string) (string, bool) { return strings.CutPrefix(subject, ServeName+".") }
+func cutServe(subject string) (string, bool) { return strings.CutPrefix(subject, config.ServeName+".") }

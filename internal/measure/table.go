@@ -66,7 +66,7 @@ const (
 	OutboxSlotRetained
 	OutboxSlotSafe
 	WindowsOpen
-	KeptOpen
+	KeepOpen
 	StateBytes
 	TableRows
 	TableLag
@@ -189,7 +189,7 @@ func Table() []Instrument {
 		OutboxOwner:        {"dedup.outbox.owner", Gauge, "1", with(pipe, "shard", "owner"), "Epoch in which a relay owns a shard of the outbox; no value if none does."},
 		OutboxSlotRetained: {"dedup.outbox.slot.retained", Gauge, "By", with(pipe, "state"), "Write-ahead log that the server keeps for the replication slot of an outbox, with the wal_status of the slot."},
 		OutboxSlotSafe:     {"dedup.outbox.slot.safe", Gauge, "By", pipe, "Write-ahead log that the server may still write before it invalidates the slot; no value if max_slot_wal_keep_size does not limit that."},
-		KeptOpen:           {"dedup.kept.open", Gauge, "{message}", with(pipe, "source", "partition"), "Messages of a partition that key.keep holds, or newest versions that it remembers."},
+		KeepOpen:           {"dedup.keep.open", Gauge, "{message}", with(pipe, "source", "partition"), "Messages of a partition that key.keep holds, or newest versions that it remembers."},
 		TableRows:          {"dedup.table.rows", Gauge, "{row}", with(pipe, "table"), "Rows of a table that this process has in memory."},
 		TableLag:           {"dedup.table.lag", Gauge, "{record}", with(pipe, "table"), "Offsets of a table's topic that this process has not yet read."},
 

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -15,9 +14,6 @@ import (
 	"github.com/semel-dev/semel/httpidem/caller"
 	"github.com/semel-dev/semel/internal/config"
 )
-
-// soon is how long before its end a certificate is reported.
-const soon = 14 * 24 * time.Hour
 
 // Examine checks what a proxy needs besides its store: its certificate, its services, and
 // the places that say who a caller is. It sends a HEAD request to each service, and a GET
@@ -31,7 +27,7 @@ func Examine(ctx context.Context, f *config.File, patience time.Duration) *confi
 		if err != nil {
 			e.Note(doctor.Broken, "proxy.tls", f.Redact(err.Error()), "the proxy does not start", "correct the files")
 		} else {
-			e.certificate("proxy.tls", secure.Certificates[0].Leaf, "clients cannot connect")
+			e.Certificate("proxy.tls", secure.Certificates[0].Leaf, "clients cannot connect")
 		}
 	}
 	e.service(ctx, "proxy", &p.Route)
@@ -77,21 +73,7 @@ func (e *examiner) service(ctx context.Context, path string, r *config.Route) {
 		e.Note(doctor.Fine, subject, found, "", "")
 	}
 	if resp.TLS != nil {
-		e.certificate(subject, resp.TLS.PeerCertificates[0], lost)
-	}
-}
-
-// certificate reports a certificate that has ended, or ends soon.
-func (e *examiner) certificate(subject string, c *x509.Certificate, cost string) {
-	left := time.Until(c.NotAfter)
-	found := "its certificate ends on " + c.NotAfter.UTC().Format(time.DateOnly)
-	switch {
-	case left <= 0:
-		e.Note(doctor.Broken, subject, found, cost, "renew the certificate")
-	case left < soon:
-		e.Note(doctor.Warning, subject, found, "from then on "+cost, "renew the certificate")
-	default:
-		e.Note(doctor.Fine, subject, found, "", "")
+		e.Certificate(subject, resp.TLS.PeerCertificates[0], lost)
 	}
 }
 

@@ -128,7 +128,7 @@ func TestTheDoctorReadsCertificates(t *testing.T) {
 		}
 	}
 	e := &examiner{Examination: &config.Examination{}}
-	e.certificate("proxy.tls", &x509.Certificate{NotAfter: time.Now().Add(-time.Hour)}, "clients cannot connect")
+	e.Certificate("proxy.tls", &x509.Certificate{NotAfter: time.Now().Add(-time.Hour)}, "clients cannot connect")
 	if !e.Breaks() {
 		t.Errorf("a certificate that has ended: %+v", e.Findings)
 	}

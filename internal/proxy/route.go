@@ -121,6 +121,13 @@ func (r *route) takes(request *http.Request) bool {
 	return slices.Contains(r.profile.Methods, request.Method) && (r.profile.KeyPointer != "" || slices.ContainsFunc(r.profile.Headers, has))
 }
 
+// listens reports whether a request has no key, and its answer is a stream of notifications
+// that lasts until its client leaves. Clients of MCP have sent the method as a header since
+// such streams exist.
+func (r *route) listens(request *http.Request) bool {
+	return r.profile.MCP && request.Header.Get("Mcp-Method") == "subscriptions/listen"
+}
+
 // serve passes a request to the handler of the route. The body of a request with a key,
 // which is read into memory, must come in time.
 func (r *route) serve(w http.ResponseWriter, request *http.Request) {

@@ -171,7 +171,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	route := table.match(r)
 	o := s.observe(w, r, route)
 	defer o.end()
-	if route.takes(r) {
+	if route.takes(r) && !route.listens(r) {
 		s.running.Add(1)
 		defer s.running.Add(-1)
 	}

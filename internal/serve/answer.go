@@ -192,8 +192,14 @@ func expiryText(r *semel.Record) string {
 	return timeText(r.Expires)
 }
 
+// appender is an answer that writes itself.
+type appender interface{ Append(b []byte) []byte }
+
 // encode returns an answer as JSON.
 func encode(value any) []byte {
+	if a, ok := value.(appender); ok {
+		return a.Append(nil)
+	}
 	data, err := json.Marshal(value)
 	if err != nil {
 		panic(fmt.Sprintf("serve: an answer cannot be written: %v", err)) // it has texts and numbers

@@ -12,7 +12,9 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -594,4 +596,39 @@ func TestTheStoreSendsWhatTheDocumentSays(t *testing.T) {
 	if removed, err := store.Remove(t.Context(), key); err != nil || !removed {
 		t.Errorf("%t %v", removed, err)
 	}
+}
+
+// The keys of a batch share events, so a large one costs its observers little. What people look
+// into has an event for its key.
+func TestKeysOfABatchShareEvents(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil, serve.Options{})
+	var mu sync.Mutex
+	var got []string
+	if err := s.Open(memory(t), semel.ObserverFunc(func(e semel.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s %d %s", e.Kind, e.Decision, e.Count, e.Key.ID)))
+	})); err != nil {
+		t.Fatal(err)
+	}
+	want := func(all ...string) {
+		t.Helper()
+		mu.Lock()
+		defer mu.Unlock()
+		if !slices.Equal(got, all) {
+			t.Errorf("observed %q, want %q", got, all)
+		}
+		got = nil
+	}
+	claim := func(id, claimID string) string {
+		return fmt.Sprintf(`{"claim":{"scope":"p","id":%q,"claim_id":%q}}`, id, claimID)
+	}
+	answers := s.post("batch", `{"items":[`+claim("a", "1")+","+claim("b", "2")+","+claim("a", "3")+`]}`).body["items"].([]any)
+	want("decided in_flight 0 a", "decided fresh 2")
+	complete := func(i int, id string) string {
+		return fmt.Sprintf(`{"complete":{"scope":"p","id":%q,"token":%q}}`, id, answers[i].(map[string]any)["token"])
+	}
+	s.post("batch", `{"items":[`+complete(0, "a")+","+complete(1, "b")+","+claim("c", "4")+`]}`)
+	want("decided fresh 0 c", "completed undecided 2")
 }

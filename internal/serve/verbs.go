@@ -175,12 +175,14 @@ func (c *call) restrain(list []*operation) (counted []*operation) {
 	return counted
 }
 
-// report tells the observer and the drain what became of operations.
+// report tells the observer and the drain what became of operations. Keys that were claimed
+// for the first time share an event, and so do completions.
 func (c *call) report(list []*operation, began time.Time) {
 	now := time.Now()
 	elapsed := now.Sub(began)
 	var granted, settled int
 	var lease time.Duration
+	var first, completed semel.Event
 	for _, o := range list {
 		switch {
 		case o.problem != nil:
@@ -191,16 +193,18 @@ func (c *call) report(list []*operation, began time.Time) {
 		}
 		switch o.verb {
 		case verbClaim:
-			c.observer.Observe(semel.Event{Kind: semel.EventDecided, Key: o.claim.Key, Decision: o.claimed.Decision, Attempt: o.claimed.Claim.Attempt, Elapsed: elapsed})
-			if o.claimed.Decision != semel.Fresh {
-				continue
+			e := semel.Event{Kind: semel.EventDecided, Key: o.claim.Key, Decision: o.claimed.Decision, Attempt: o.claimed.Claim.Attempt, Elapsed: elapsed}
+			if e.Decision != semel.Fresh || e.Attempt > 1 {
+				c.observer.Observe(e)
+			} else {
+				first = and(first, e)
 			}
-			if !o.claim.Done {
+			if e.Decision == semel.Fresh && !o.claim.Done {
 				granted++
 				lease = max(lease, o.claim.Lease)
 			}
 		case verbComplete:
-			c.observer.Observe(semel.Event{Kind: semel.EventCompleted, Key: o.complete.Key})
+			completed = and(completed, semel.Event{Kind: semel.EventCompleted, Key: o.complete.Key})
 			settled++
 		case verbRelease:
 			settled++
@@ -208,10 +212,23 @@ func (c *call) report(list []*operation, began time.Time) {
 			lease = max(lease, o.extend.Lease)
 		}
 	}
+	for _, e := range [...]semel.Event{first, completed} {
+		if e.Kind != 0 {
+			c.observer.Observe(e)
+		}
+	}
 	if lease > 0 {
 		c.server.claims.granted(granted, now.Add(lease))
 	}
 	c.server.claims.settled(settled)
+}
+
+// and returns the event that stands for one more key than e does.
+func and(e, next semel.Event) semel.Event {
+	if e.Kind != 0 {
+		next.Key, next.Count = semel.Key{}, max(e.Count, 1)+1
+	}
+	return next
 }
 
 // explain looks the records up of claims that were not granted, and of stale tokens, for

@@ -5,6 +5,7 @@ package storeapi
 import (
 	_ "embed"
 	"encoding/json"
+	"strconv"
 )
 
 // OpenAPI is the OpenAPI 3.1 document of the API.
@@ -44,6 +45,62 @@ type Claimed struct {
 	Result       *Result `json:"result,omitempty"`
 	FirstSeen    string  `json:"first_seen,omitempty"`
 	Expires      string  `json:"expires,omitempty"`
+}
+
+// Append appends the answer as JSON. Each claim has one, and encoding/json takes several times
+// as long.
+func (c *Claimed) Append(b []byte) []byte {
+	b = append(b, `{"decision":`...)
+	b = appendText(b, c.Decision)
+	b = appendMember(b, "token", c.Token)
+	if c.Attempt != 0 {
+		b = strconv.AppendInt(append(b, `,"attempt":`...), int64(c.Attempt), 10)
+	}
+	if c.LeaseMS != nil {
+		b = strconv.AppendInt(append(b, `,"lease_ms":`...), *c.LeaseMS, 10)
+	}
+	b = appendMember(b, "lease_end", c.LeaseEnd)
+	b = appendMember(b, "claim_id", c.ClaimID)
+	b = appendMember(b, "holder", c.Holder)
+	b = appendMember(b, "holder_token", c.HolderToken)
+	b = appendMember(b, "origin", c.Origin)
+	b = appendMember(b, "request_id", c.RequestID)
+	if c.RetryAfterMS != nil {
+		b = strconv.AppendInt(append(b, `,"retry_after_ms":`...), *c.RetryAfterMS, 10)
+	}
+	if c.Result != nil {
+		b = append(append(b, `,"result":`...), marshal(c.Result)...)
+	}
+	b = appendMember(b, "first_seen", c.FirstSeen)
+	b = appendMember(b, "expires", c.Expires)
+	return append(b, '}')
+}
+
+// appendMember appends a member of an object that is not the first, unless it is empty.
+func appendMember(b []byte, name, text string) []byte {
+	if text == "" {
+		return b
+	}
+	b = append(append(append(b, `,"`...), name...), `":`...)
+	return appendText(b, text)
+}
+
+// appendText appends a text as encoding/json writes it.
+func appendText(b []byte, text string) []byte {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			return append(b, marshal(text)...)
+		}
+	}
+	return append(append(append(b, '"'), text...), '"')
+}
+
+func marshal(value any) []byte {
+	data, err := json.Marshal(value)
+	if err != nil {
+		panic("storeapi: " + err.Error()) // the values have texts and numbers
+	}
+	return data
 }
 
 // Settled is the answer to a completion, a release, a resolution or a removal.
@@ -91,6 +148,24 @@ type Items struct {
 	Cursor string `json:"cursor,omitempty"`
 	// Counts are there if a list asks for them.
 	Counts *Counts `json:"counts,omitempty"`
+}
+
+// Append appends the answer as JSON. The items are JSON without space already, which
+// encoding/json would check and copy.
+func (a *Items) Append(b []byte) []byte {
+	b = append(b, `{"items":[`...)
+	for i, item := range a.Items {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, item...)
+	}
+	b = append(b, ']')
+	b = appendMember(b, "cursor", a.Cursor)
+	if a.Counts != nil {
+		b = append(append(b, `,"counts":`...), marshal(a.Counts)...)
+	}
+	return append(b, '}')
 }
 
 // Counts are how much a store holds, as texts.

@@ -167,7 +167,7 @@ func (c *committer) commit(b *batch) {
 		c.dirty = c.log.opts.Fsync != Always
 		c.publish(b.named)
 		c.log.cache.trim(c.log.active)
-		if c.log.spare == nil && c.log.active.next > c.log.active.limit/2 {
+		if c.log.wantsSpare() {
 			c.log.wakeMaintenance()
 		}
 	}

@@ -48,7 +48,10 @@ func (m *maintenance) maintain(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if m.log.wantsSpare() {
+		m.log.mu.Lock()
+		wanted := m.log.wantsSpare()
+		m.log.mu.Unlock()
+		if wanted {
 			// A failed sync has already stopped the store. If space is missing,
 			// the write that needs the segment retries and returns the error.
 			_ = m.log.prepareSpare(minSegmentSize)

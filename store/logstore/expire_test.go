@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -217,4 +218,48 @@ func TestListYieldsEachRecordOnce(t *testing.T) {
 	for r := range s.List(t.Context(), semel.ListOptions{Scope: &other}) {
 		t.Fatalf("%s is in another scope", r.Key)
 	}
+}
+
+// A process that opens the store for one key, as semel once does, must not create a segment of
+// many megabytes and delete it again, only because earlier processes have filled much of the log.
+func TestOnlyTheRoomThatThisProcessUsesAsksForASegment(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := open(t, dir, nil)
+	for n := range 4 * firstSize / 40_000 { // it fills the first segment and more
+		wantAll(t, claimDone(t, s, n*1000, (n+1)*1000, time.Hour), semel.Fresh)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s, err := Open(dir, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spare := func(from, to int) bool {
+			t.Helper()
+			wantAll(t, claimDone(t, s, from, to, time.Hour), semel.Fresh)
+			synctest.Wait() // until the maintenance has nothing to do
+			s.log.mu.Lock()
+			defer s.log.mu.Unlock()
+			return s.log.spare != nil
+		}
+		if g := s.log.active; g.next < g.limit/2 {
+			t.Fatalf("the segment has only %d of %d bytes", g.next, g.limit)
+		}
+		if spare(-1, 0) {
+			t.Error("one key made a segment")
+		}
+		room := s.log.active.limit - s.log.active.next
+		for n := 0; s.log.active.next-s.log.active.memFrom <= room/2; n++ {
+			wantAll(t, claimDone(t, s, -2000-1000*n, -1000-1000*n, time.Hour), semel.Fresh)
+		}
+		if !spare(-2, -1) {
+			t.Error("a process that has used half of its room has no next segment")
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
 }

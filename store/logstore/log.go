@@ -76,13 +76,17 @@ func (l *log) stopIfUnsynced(err error) error {
 const (
 	firstSize  = 1 << 20
 	sizeGrowth = 4
+	// resumedZeros is how much of the extension at an open has zeros. The first sync
+	// writes them, and a process that opens the store for one key waits for it.
+	resumedZeros = 64 << 10
 )
 
-// wantsSpare reports whether the active segment is more than half full.
+// wantsSpare reports whether this process has used half of the room of the active segment. A
+// process that writes little creates no segment, however much earlier ones wrote. The caller
+// holds the lock.
 func (l *log) wantsSpare() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.spare == nil && l.active.next > l.active.limit/2
+	g := l.active
+	return l.spare == nil && g.next-g.memFrom > (g.limit-g.memFrom)/2
 }
 
 // segmentSize returns the size of segments: several must fit into the memory of the index,
@@ -182,18 +186,22 @@ func (l *log) makeSegmentFile(temp string, header []byte, size int) (vfs.File, e
 	return file, nil
 }
 
-// extend allocates a file from one length to another and writes zeros there. A
-// later sync of data in that range then does not wait for the file system's
-// journal. It writes and syncs in steps: a large write would need a large sync,
-// and other syncs can run between the steps.
+// extend allocates a file from one length to another and writes zeros there, so that a
+// later sync of data in that range does not wait for the file system's journal.
 func extend(file vfs.File, from, to int) error {
+	if err := file.Allocate(int64(to)); err != nil {
+		return err
+	}
+	return writeZeros(file, from, to)
+}
+
+// writeZeros writes and syncs in steps: a large write would need a large sync, and other
+// syncs can run between the steps.
+func writeZeros(file vfs.File, from, to int) error {
 	const (
 		step      = 64 << 10
 		syncEvery = 4 << 20
 	)
-	if err := file.Allocate(int64(to)); err != nil {
-		return err
-	}
 	zeros := make([]byte, min(step, to-from))
 	for off := from; off < to; off += len(zeros) {
 		if _, err := file.WriteAt(zeros[:min(len(zeros), to-off)], int64(off)); err != nil {

@@ -502,7 +502,11 @@ func (l *loader) resumeIn(g *segment) error {
 	if g.limit >= size {
 		return nil
 	}
-	if err := extend(g.file, g.limit, size); err != nil {
+	err := g.file.Allocate(int64(size))
+	if err == nil {
+		err = writeZeros(g.file, g.limit, min(g.limit+resumedZeros, size))
+	}
+	if err != nil {
 		// The disk is full: the store can be read, and it refuses writes.
 		if err = refusal(err); !errors.Is(err, semel.ErrStoreFull) {
 			return fmt.Errorf("logstore: allocate segment %d: %w", g.num, err)

@@ -15,8 +15,8 @@ import (
 
 // CopyHarness tells RunCopies how to create a durable store whose files a library writes.
 type CopyHarness struct {
-	// Open opens the store in a directory of the operating system, or creates a new one
-	// there. The store must implement io.Closer.
+	// Open opens the store in an existing directory of the operating system, or creates a new
+	// one there if the directory is empty. The store must implement io.Closer.
 	Open func(dir string, now func() time.Time) (semel.Store, error)
 	// Large and Transact have the same meaning as in [CrashHarness].
 	Large    int
@@ -39,6 +39,9 @@ func RunCopies(t *testing.T, h CopyHarness) {
 func copies(tb testing.TB, h CopyHarness) {
 	root := tb.TempDir()
 	dir := filepath.Join(root, "store")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		tb.Fatal(err)
+	}
 	place := dir // where the store is opened next
 	e := &crashEnv{TB: tb, seed: seed(tb), harness: CrashHarness{
 		Open:     func(_ vfs.FS, _ string, now func() time.Time) (semel.Store, error) { return h.Open(place, now) },

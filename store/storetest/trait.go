@@ -174,6 +174,7 @@ func claimsSurvive(e *env) {
 	extend(onHold.Key, e.lease)
 	e.mustRelease(released.Key, held[released.Key].Token)
 	if e.clock != nil && e.traits.DurableClaims {
+		e.Log("the clock steps back an hour while the store is closed: its leases end no later for that")
 		e.clock.Advance(-time.Hour) // no lease ends early because the clock steps back
 	}
 	e.reopen()

@@ -40,7 +40,8 @@ func TestMain(m *testing.M) { programtest.Main(m) }
 type client struct {
 	// Prepare is the command that makes the client ready, if there is one. Tests runs the
 	// client's own tests against the server of SEMEL_URL, and the brokers of
-	// SEMEL_TEST_KAFKA, SEMEL_TEST_RABBITMQ and SEMEL_TEST_REDIS. Both run in its folder.
+	// SEMEL_TEST_KAFKA, SEMEL_TEST_RABBITMQ and SEMEL_TEST_REDIS. SEMEL_PROGRAM is the
+	// program, for other verbs. Both run in its folder.
 	Prepare, Tests []string
 	Drivers        []driver
 
@@ -179,8 +180,13 @@ func TestClientsPassTheirOwnTests(t *testing.T) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			program, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
 			cmd := c.command(c.Tests)
 			cmd.Env = append(os.Environ(),
+				"SEMEL_PROGRAM="+program, programtest.Variable+"=1",
 				"SEMEL_URL="+newServer(t).url,
 				"SEMEL_TEST_KAFKA="+programtest.Servers.Kafka(t),
 				"SEMEL_TEST_RABBITMQ="+programtest.Servers.RabbitMQ(t),

@@ -27,6 +27,7 @@ var sections = [...]section{
 	{"postgres", "The store in PostgreSQL"},
 	{"tiered", "A cache above a store"},
 	{"http", "Requests with an Idempotency-Key"},
+	{"serve once", "semel serve, its clients, and semel once"},
 	{"rabbitmq sqs nats", "Consumers and publishers of RabbitMQ, SQS and NATS"},
 	{"outbox", "The transactional outbox"},
 }

@@ -40,9 +40,9 @@ func (e *Env) prepareFile(input string, n int, steps ...func(context.Context) er
 	}
 }
 
-// buildSemel builds cmd/semel of the main module.
+// buildSemel builds cmd/semel of the main module, as `make build` does.
 func (e *Env) buildSemel(ctx context.Context) error {
-	return e.run(ctx, filepath.Dir(e.Root), "go", "build", "-o", e.work("bin", "semel"), "./cmd/semel")
+	return e.run(ctx, filepath.Dir(e.Root), "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-ldflags=-s -w", "-o", e.work("bin", "semel"), "./cmd/semel")
 }
 
 // build returns a step that builds a peer. Bento is a module of its own.
@@ -83,16 +83,21 @@ func (e *Env) installPython(ctx context.Context) error {
 
 // pinned names a Python peer and its version.
 func (e *Env) pinned(name string) (string, error) {
-	list, err := os.ReadFile(e.peer("python", "requirements.txt"))
+	return pinnedIn(e.peer("python", "requirements.txt"), name)
+}
+
+// pinnedIn returns a module in a list of packages, with its version.
+func pinnedIn(list, name string) (string, error) {
+	text, err := os.ReadFile(list)
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(string(list)) {
+	for line := range strings.Lines(string(text)) {
 		if module, version, _ := strings.Cut(strings.TrimSpace(line), "=="); module == name {
 			return module + " " + version, nil
 		}
 	}
-	return "", fmt.Errorf("requirements.txt has no %s", name)
+	return "", fmt.Errorf("%s has no %s", list, name)
 }
 
 // run runs a command before the measurements.

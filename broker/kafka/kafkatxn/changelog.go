@@ -56,22 +56,24 @@ var keyContents = contents{
 	},
 }
 
-// stateContents is that of the topic with the state of an operator. Brokers free whole segments,
-// so its segments are small.
-var stateContents = contents{
-	what: "topic", early: "open windows or held records would be lost", suffix: ".state", segment: strconv.Itoa(smallSegment),
-	lost: "open windows or held records are lost, and results would lack messages", other: "a new group",
-	differs: func(_ *Transactor, c *changelog, partitions, has int) error {
-		return fmt.Errorf("kafka: %s has %d partitions, and topic %s, which holds its open windows or held records, has %d: use a new group, or a new input with the old number of partitions: %w",
-			c.of, partitions, c.name, has, semel.ErrInvalidRequest)
-	},
-	missing: func(_ context.Context, t checks, c *changelog, create, read string) error {
-		return fmt.Errorf("kafka: group %s has read %s, and topic %s, which holds its open windows or held records, %w: they would lack the messages that were read. Use a new group, or, to begin without them, create it: %s; and %s",
-			t.chain.Group, read, c.name, errNoTopic, create, losses(t).acceptLoss(c.of))
-	},
-	foreign: func(c *changelog, _ string) error {
-		return fmt.Errorf("the topic holds windows of another topic than %s: use a new group: %w", c.of, semel.ErrInvalidRequest)
-	},
+// stateContents is that of the topic with the state of an operator, which says what that is and what
+// follows if it is lost. Brokers free whole segments, so its segments are small.
+func stateContents(holds, loss string) *contents {
+	return &contents{
+		what: "topic", early: holds + " would be lost", suffix: ".state", segment: strconv.Itoa(smallSegment),
+		lost: holds + " are lost, and " + loss, other: "a new group",
+		differs: func(_ *Transactor, c *changelog, partitions, has int) error {
+			return fmt.Errorf("kafka: %s has %d partitions, and topic %s, which holds its %s, has %d: use a new group, or a new input with the old number of partitions: %w",
+				c.of, partitions, c.name, holds, has, semel.ErrInvalidRequest)
+		},
+		missing: func(_ context.Context, t checks, c *changelog, create, read string) error {
+			return fmt.Errorf("kafka: group %s has read %s, and topic %s, which holds its %s, %w: they would lack the messages that were read. Use a new group, or, to begin without them, create it: %s; and %s",
+				t.chain.Group, read, c.name, holds, errNoTopic, create, losses(t).acceptLoss(c.of))
+		},
+		foreign: func(c *changelog, _ string) error {
+			return fmt.Errorf("the topic holds the %s of another topic than %s: use a new group: %w", holds, c.of, semel.ErrInvalidRequest)
+		},
+	}
 }
 
 // smallSegment is the segment size of topics whose records are soon deleted.
@@ -83,11 +85,11 @@ type changelogs map[string][]*changelog
 
 // newChangelogs returns the changelogs with these names. Those of keys are created with a retention
 // in milliseconds, or with -1 if only a Transactor deletes their records. A key counts for a time.
-func newChangelogs(names map[string][]string, created int64, counts time.Duration) changelogs {
+func newChangelogs(names map[string][]string, states *contents, created int64, counts time.Duration) changelogs {
 	all := changelogs{}
 	for topic, list := range names {
 		for i, name := range list {
-			c := &changelog{name: name, of: topic, created: -1, retention: -1, contents: &stateContents}
+			c := &changelog{name: name, of: topic, created: -1, retention: -1, contents: states}
 			if i == 0 {
 				c.contents, c.created = &keyContents, created
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/budget"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
@@ -34,6 +35,7 @@ type copier struct {
 	lost atomic.Bool
 
 	partitioner *repartition.Partitioner
+	originals   repartition.Originals
 	records     int
 	bytes       int64
 	budget      budget.Transaction
@@ -62,6 +64,7 @@ func newCopier(of *repartitioned, number int) *copier {
 			err = cluster.WriteError(r, err)
 			c.failed.CompareAndSwap(nil, &err)
 		}
+		r.Recycle() // if it is one that was read
 	}
 	return c
 }
@@ -87,7 +90,7 @@ func (c *copier) live(ctx context.Context) (err error) {
 	defer c.waitsFor("", 0)
 	c.limits = *c.t.topicLimits.Load()
 	more := append(c.t.reset.Options(), kgo.ConsumeTopics(c.t.inputs...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.ProducerBatchMaxBytesFn(c.limits.Client),
+		kgo.ProducerBatchMaxBytesFn(c.limits.Client), kgo.WithPools(&record.Pool{}),
 		kgo.OnPartitionsAssigned(given), kgo.OnPartitionsRevoked(gone), kgo.OnPartitionsLost(gone))
 	if c.times != nil {
 		// The end of a source may be a marker, and windows wait for new partitions.
@@ -143,7 +146,7 @@ func (c *copier) loop(ctx, last context.Context) error {
 		}
 		if fetches.NumRecords() == 0 && !c.tells() {
 			if joined(c.client) {
-				c.t.health.Succeeded(c.name)
+				c.t.health.succeeded(c.name)
 				c.waitsFor("", 0)
 			}
 			continue
@@ -261,9 +264,9 @@ func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches)
 		cluster.ReadAgain(c.client.Client(), c.rest)
 	}
 	c.budget.Committed()
-	c.t.health.Committed(c.records)
+	c.t.health.committed(c.records)
 	c.records, c.tooBig = 0, 0
-	c.t.health.Succeeded(c.name)
+	c.t.health.succeeded(c.name)
 	c.deferred.Report(c.t.observe)
 	return nil
 }
@@ -287,7 +290,7 @@ func (c *copier) copy(ctx, calls, last context.Context, fetches kgo.Fetches) err
 	defer func() { c.budget.Paced(c.records-before, time.Since(began)) }()
 	now := time.UnixMilli(c.t.now())
 	for r := range fetches.RecordsAll() {
-		if r.Attrs.IsControl() {
+		if recycledControl(r) {
 			continue
 		}
 		if c.rest != nil || c.budget.Full(ctx) {
@@ -298,24 +301,28 @@ func (c *copier) copy(ctx, calls, last context.Context, fetches kgo.Fetches) err
 		c.records++
 		c.bytes += int64(len(r.Key) + len(r.Value))
 		id, partition, when, stopped := c.partitioner.Choose(calls, r)
-		if errors.Is(stopped, errAgain) {
-			return stopped
+		if stopped != nil && calls.Err() != nil {
+			return operator.Ended(stopped)
 		}
 		c.noteTime(cluster.Partition{Topic: r.Topic, Number: r.Partition}, when, now)
-		from := *r
 		repartition.Wrap(r, c.to, partition, id, now)
-		out, err := r, c.t.raised(last, c.limits, &c.askedLimits, c.limits.Check(c.to, r))
-		if _, slow := errors.AsType[operator.SlowError](stopped); slow {
+		err, restart := c.t.raised(last, c.limits, &c.askedLimits, c.limits.Check(c.to, r))
+		if restart != nil {
+			return restart
+		}
+		if _, slow := errors.AsType[budget.SlowError](stopped); slow {
 			err = stopped // it is unknown in which window it counts
 		}
-		if errors.Is(err, errAgain) {
+		if err == nil {
+			c.client.Produce(last, r, c.promise)
+			continue
+		}
+		c.originals.Unwrap(r)
+		out, err := c.instead(r, id, err)
+		if err != nil {
 			return err
 		}
-		if err != nil {
-			if out, err = c.instead(&from, id, err); err != nil {
-				return err
-			}
-		}
+		r.Recycle() // what is parked is a copy
 		if out != nil {
 			c.client.Produce(last, out, c.promise)
 		}

@@ -3,7 +3,6 @@ package kafkatxn
 import (
 	"cmp"
 	"context"
-	"maps"
 	"math"
 	"slices"
 	"time"
@@ -24,9 +23,6 @@ const mostResults = 50_000
 // due reports whether results can be written now. They wait for an offset of the group to
 // commit again, which may be known later than the state is.
 func (s *session) due() bool {
-	if !s.t.chain.HasState() {
-		return false
-	}
 	early := s.early()
 	var committed map[string]map[int32]kgo.EpochOffset
 	return s.anyPart(func(p *part) bool {
@@ -50,8 +46,8 @@ func committedOffset(committed map[string]map[int32]kgo.EpochOffset, p *part) (k
 
 // early reports whether it is time for early results.
 func (s *session) early() bool {
-	agg := s.t.chain.Aggregate
-	return agg != nil && agg.Early > 0 && time.Since(s.previewed) >= agg.Early
+	every := s.t.chain.Early
+	return every > 0 && time.Since(s.previewed) >= every
 }
 
 // anyPart reports whether a partition that is up to date has a property.
@@ -79,9 +75,6 @@ func (s *session) patience() time.Duration {
 // the same outputs in the same order.
 func (w *worker) emit(ctx context.Context) error {
 	t := w.s.t
-	if !t.chain.HasState() {
-		return nil
-	}
 	w.env.Emits = true
 	defer func() { w.env.Emits = false }()
 	committed := w.s.brokers.CommittedOffsets()
@@ -90,12 +83,9 @@ func (w *worker) emit(ctx context.Context) error {
 	if w.rest != nil {
 		most = 0 // the transaction takes too long already
 	}
-	w.results.Begin(most, t.limits.Interval, t.chain.FilterMap != nil && t.chain.Keep != nil)
-	parts := slices.SortedFunc(maps.Values(w.s.parts), func(a, b *part) int {
-		return cmp.Or(cmp.Compare(a.ID.Topic, b.ID.Topic), cmp.Compare(a.ID.Number, b.ID.Number))
-	})
-	for _, p := range parts {
-		if !p.ready || !p.touched && (w.results.Left() == 0 || !p.Due(early)) {
+	w.results.Begin(most, t.limits.Interval, t.chain.ReleasesSlowly())
+	for _, p := range w.s.emitting() {
+		if !p.touched && (w.results.Left() == 0 || !p.Due(early)) {
 			continue
 		}
 		if at, fenced := committedOffset(committed, p); fenced {
@@ -118,6 +108,20 @@ func (w *worker) emit(ctx context.Context) error {
 	return nil
 }
 
+// emitting returns the partitions whose operators may write results, in order.
+func (s *session) emitting() []*part {
+	var list []*part
+	for _, p := range s.parts {
+		if p.ready && p.Emits() {
+			list = append(list, p)
+		}
+	}
+	slices.SortFunc(list, func(a, b *part) int {
+		return cmp.Or(cmp.Compare(a.ID.Topic, b.ID.Topic), cmp.Compare(a.ID.Number, b.ID.Number))
+	})
+	return list
+}
+
 // lookEvery is how often a session asks for the ends of its partitions, once a partition with
 // open windows may be quiet.
 const lookEvery = time.Second
@@ -125,16 +129,17 @@ const lookEvery = time.Second
 // nextLook returns when the clock may move a watermark, in milliseconds: as soon as a
 // partition has had no new records for long enough, and then every lookEvery.
 func (s *session) nextLook() int64 {
-	times, next := &s.t.chain.Times, int64(math.MaxInt64)
-	if times.Idle >= semel.Forever {
+	next := int64(math.MaxInt64)
+	idle := s.t.chain.Times.Idle
+	if idle >= semel.Forever {
 		return next
 	}
 	for _, p := range s.parts {
 		if !p.ready || p.Store.Open() == 0 {
 			continue
 		}
-		at := p.quiet + times.Idle.Milliseconds()
-		if p.quiet == 0 || at <= s.looked || times.BySource {
+		at := s.t.source.quietAt(p, idle.Milliseconds())
+		if at <= s.looked {
 			at = s.looked + lookEvery.Milliseconds()
 		}
 		next = min(next, at)
@@ -142,9 +147,7 @@ func (s *session) nextLook() int64 {
 	return next
 }
 
-// look closes windows of partitions without new records. A partition is quiet at a time
-// if everything that was in it then has been read, up to the end that its leader reports.
-// Records of open transactions are before that end.
+// look closes windows of partitions without new records.
 func (s *session) look(ctx context.Context) {
 	asked := s.t.now() // before the request: a record that comes later is not older
 	if asked < s.nextLook() {
@@ -153,20 +156,26 @@ func (s *session) look(ctx context.Context) {
 	s.looked = asked
 	ctx, cancel := context.WithTimeout(ctx, s.t.timeouts.Session/4)
 	defer cancel()
-	if s.t.chain.Times.BySource {
-		s.lookAtSources(ctx, asked)
-		return
-	}
-	ends, err := s.t.adm().ListEndOffsets(ctx, s.t.decided...)
+	copied, err := s.t.source.copied(ctx, s)
 	if err != nil {
 		return // the next look may succeed
 	}
-	s.settleQuiet(asked, ends)
+	if ends, err := s.t.adm().ListEndOffsets(ctx, s.t.decided...); err == nil {
+		s.t.source.settle(s, asked, copied, ends)
+	}
 }
 
-// settleQuiet moves the watermarks of partitions that are quiet, by their ends at a time.
-func (s *session) settleQuiet(asked int64, ends kadm.ListedOffsets) {
-	idle, committed := s.t.chain.Times.Idle.Milliseconds(), s.brokers.CommittedOffsets()
+// quietAt implements source.
+func (direct) quietAt(p *part, idle int64) int64 { return p.quiet + idle }
+
+// copied implements source.
+func (direct) copied(context.Context, *session) (map[cluster.Partition]int64, error) { return nil, nil }
+
+// settle implements source. A partition is quiet at a time if everything that was in it then has
+// been read, up to the end that its leader reports. Records of open transactions are before that
+// end.
+func (t direct) settle(s *session, asked int64, _ map[cluster.Partition]int64, ends kadm.ListedOffsets) {
+	idle, committed := t.chain.Times.Idle.Milliseconds(), s.brokers.CommittedOffsets()
 	for _, p := range s.parts {
 		end, ok := ends.Lookup(p.ID.Topic, p.ID.Number)
 		at, has := committed[p.ID.Topic][p.ID.Number]
@@ -189,28 +198,26 @@ func (s *session) settleQuiet(asked int64, ends kadm.ListedOffsets) {
 // to other partitions. A source that is copied to its end and idle does not hold the
 // watermark back.
 
-// lookAtSources does the work of look if there is a Repartition.
-func (s *session) lookAtSources(ctx context.Context, asked int64) {
-	adm := s.t.adm()
-	copied, sizes, err := watermarks.Copied(ctx, adm, s.t.inputs, repartitionGroup(s.t.chain.Group), s.t.reset == kafka.ResetEnd)
+// quietAt implements source.
+func (*repartitioned) quietAt(*part, int64) int64 { return 0 }
+
+// copied implements source.
+func (t *repartitioned) copied(ctx context.Context, s *session) (map[cluster.Partition]int64, error) {
+	copied, sizes, err := watermarks.Copied(ctx, t.adm(), t.inputs, t.group, t.reset == kafka.ResetEnd)
 	if err != nil {
-		return // the next look may succeed
+		return nil, err
 	}
 	for _, p := range s.parts {
 		if p.ready {
 			p.Clock.Grow(sizes)
 		}
 	}
-	if ends, err := adm.ListEndOffsets(ctx, s.t.decided...); err == nil {
-		s.settleSources(asked, copied, ends)
-	}
+	return copied, nil
 }
 
-// settleSources moves the watermarks of partitions whose slowest sources are idle. copied has
-// the ends of the sources that were copied to their ends when the brokers were asked. ends
-// has the ends of the session's partitions, which brokers gave afterwards.
-func (s *session) settleSources(asked int64, copied map[cluster.Partition]int64, ends kadm.ListedOffsets) {
-	idle := s.t.chain.Times.Idle.Milliseconds()
+// settle implements source.
+func (t *repartitioned) settle(s *session, asked int64, copied map[cluster.Partition]int64, ends kadm.ListedOffsets) {
+	idle := t.chain.Times.Idle.Milliseconds()
 	list, committed := s.idle.Idle(copied, idle, asked), s.brokers.CommittedOffsets()
 	for _, p := range s.parts {
 		end, ok := ends.Lookup(p.ID.Topic, p.ID.Number)

@@ -134,7 +134,7 @@ func TestOnlyAPartitionThatIsReadToItsEndIsIdle(t *testing.T) {
 		{"the end", tr.listEnds(), true},
 	} {
 		for _, minute := range []int{5, 6} {
-			tr.s.settleQuiet(tr.base.Add(time.Duration(minute)*time.Minute).UnixMilli(), c.ends)
+			tr.s.t.source.settle(tr.s, tr.base.Add(time.Duration(minute)*time.Minute).UnixMilli(), nil, c.ends)
 		}
 		if got := tr.s.parts[cluster.Partition{Topic: "in"}].Due(false); got != c.quiet {
 			t.Errorf("%s: the window is due: %t", c.name, got)

@@ -185,7 +185,7 @@ func TestAHeldRecordTakesEffectInAnIdlePartition(t *testing.T) {
 		kafkatest.Must(t, err)
 		held := 0.0
 		for _, g := range gauges {
-			if g.Name == "dedup.kept.open" {
+			if g.Name == "dedup.keep.open" {
 				held += g.Value
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -194,6 +195,8 @@ func TestAScopeOfAChangelogBelongsToOneKeyRule(t *testing.T) {
 				b.handle(opts)
 				opts.Key.Scope = "s"
 				b.refused(opts, `scope "s" has ids found by another rule`)
+				opts.Key.Scope, opts.Unwrap = "t", opener(func(m semel.Message) (semel.Message, error) { return m, nil })
+				b.refused(opts, `scope "t" has ids found by another rule, and ids found by `+first.String()+" of the message inside (unwrap: an envelope)")
 			})
 		})
 	}

@@ -30,7 +30,7 @@ type member struct {
 }
 
 // waitsFor notes what the member waits for now; "" means nothing.
-func (m *member) waitsFor(what string, records int) { m.t.health.WaitsFor(m.name, what, records) }
+func (m *member) waitsFor(what string, records int) { m.t.health.waitsFor(m.name, what, records) }
 
 // persist restarts live until ctx ends or the member cannot continue. The
 // pauses are shorter than a session. Otherwise the group would expel the member and
@@ -53,7 +53,7 @@ func (m *member) persist(ctx context.Context, live func(ctx context.Context) err
 			failures = 0
 		}
 		failures++
-		t.health.Failed(m.name, err)
+		t.health.failed(m.name, err)
 		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "a member restarts", Err: err})
 		if failures > 1 && retry.Sleep(ctx, retry.Backoff(failures, 20*time.Millisecond, longest)) != nil {
 			return nil

@@ -274,7 +274,7 @@ func TestAMemberRestartsBeforeItsSessionTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const session = 3 * time.Second
 		tr := &Transactor{chain: operator.NewPlan(&operator.Options{}), timeouts: Timeouts{Session: session}, observer: &kafkatest.Events{}}
-		tr.health.Observe, tr.health.Silent = tr.observe, silent
+		tr.health.observe, tr.health.silent = tr.observe, silent
 		ctx, cancel := context.WithCancel(t.Context())
 		var ended time.Time
 		var longest time.Duration

@@ -58,7 +58,7 @@ type TransactorOptions struct {
 	Parked string
 	// Unwrap returns the message inside a message: see pipeline.Options. Key, times, FilterMap,
 	// Tables, Transform, Aggregate and output have that message. Defaults to nil.
-	Unwrap func(semel.Message) (semel.Message, error)
+	Unwrap pipeline.Unwrapper
 	// Key says how the id of a message is found.
 	Key KeyOptions
 	// Window is how long a key is remembered after its first record. Duplicates do not
@@ -349,6 +349,7 @@ func (o *TransactorOptions) chain() *operator.Plan {
 	holds := false
 	if agg := o.Aggregate; agg != nil {
 		c.Times = operator.Times{On: true, All: true, Rule: agg.Time, Unit: agg.Unit, Ahead: agg.MaxAhead, Behind: agg.MaxBehind, Idle: agg.Idle}
+		c.Early = agg.Early
 	} else if k := o.Keep; k != nil {
 		c.Times.Ahead, c.Times.Behind = k.MaxAhead, k.MaxBehind
 		if holds = k.Holds(); holds {

@@ -63,7 +63,7 @@ func TestARecordThatWaitsLetsOthersPass(t *testing.T) {
 			opts := b.joining(&stream.Table{Missing: stream.MissingWait})
 			opts.Key.Rule = rule(t, ".id")
 			if c.inside {
-				opts.Unwrap = openEnvelope
+				opts.Unwrap = opener(openEnvelope)
 			}
 			opts.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 				row, err := opts.Tables[0].Row(&d.Message)

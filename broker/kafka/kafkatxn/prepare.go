@@ -33,10 +33,10 @@ func (t checks) prepare(ctx context.Context) error {
 		// A broker that has just started does not know all topics yet.
 		early := errors.Is(err, errNoTopic) && time.Since(began) < noTopicAfter
 		if err == nil || !transient(err) && !early {
-			t.health.Prepared(err)
+			t.health.prepared(err)
 			return err
 		}
-		t.health.Missing(err)
+		t.health.missing(err)
 		if err.Error() != told {
 			told = err.Error()
 			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "waiting for topics and brokers", Err: err})

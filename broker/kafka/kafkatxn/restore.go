@@ -208,7 +208,7 @@ func (t restorer) logs(id cluster.Partition, at *slot) (list []state.LogOptions)
 // keysOf returns the options of the keys of a topic that is decided.
 func (t restorer) keysOf(topic string) *keystate.Options {
 	return &keystate.Options{Windowing: &t.windows, Topic: t.topics[topic], Inputs: t.header, Now: t.now,
-		Rule: t.chain.Rule.String(), Scope: t.chain.Scope, Same: t.sameKeys}
+		Rule: pipeline.RuleText(t.chain.Rule.String(), t.chain.Unwrap), Scope: t.chain.Scope, Same: t.sameKeys}
 }
 
 // newStore makes an empty state of an operator for a slot, with its clock.
@@ -231,7 +231,7 @@ func (t restorer) disk(c *changelog, number int32) *state.Disk {
 		return nil
 	}
 	d := state.NewDisk(t.hooks.files, filepath.Join(t.state.Dir, c.name+"-"+strconv.Itoa(int(number))), c.suffix, c.id)
-	if t.hooks.fileSize > 0 && c.contents == &stateContents {
+	if t.hooks.fileSize > 0 && c.contents != &keyContents {
 		d.SetFileSize(t.hooks.fileSize)
 	}
 	return d

@@ -47,7 +47,7 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 		member: o.Member, state: o.State, limits: o.Limits, timeouts: o.Timeouts, observer: o.Observer, hooks: o.hooks,
 		contents: coarse.New(), slots: slots{keep: o.State.Standby, list: map[cluster.Partition]*slot{}}, copying: map[cluster.Partition]string{},
 	}
-	t.health.Observe, t.health.Silent = t.observe, silent
+	t.health.observe, t.health.silent = t.observe, silent
 	var err error
 	if t.windows, err = o.windowing(); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
@@ -56,7 +56,7 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 	for _, topic := range t.decided {
 		names[topic] = o.changelogNames(topic)
 	}
-	t.changelogs = newChangelogs(names, t.changelogRetention(), t.windows.Retention())
+	t.changelogs = newChangelogs(names, stateContents(t.chain.Holds()), t.changelogRetention(), t.windows.Retention())
 	t.chain.StateOf = func(topic string) string { return t.changelogs[topic][1].name }
 	t.source = direct{t}
 	if r := o.Repartition; r != nil {
@@ -86,7 +86,7 @@ func (t *Transactor) Run(ctx context.Context) error {
 		return fmt.Errorf("kafka: %w", err)
 	}
 	defer t.admin.Close()
-	t.health.Begin(t.admin)
+	t.health.begin(t.admin)
 	defer t.watch(ctx)()
 	if err := (checks{t}).prepare(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -178,11 +178,11 @@ func (t *Transactor) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 		return nil, nil
 	}
 	adm := t.adm() // a member with partitions has created the client before
-	list, err := cluster.Lag(ctx, adm, t.chain.Group, t.source.fromEnd(), held)
+	list, err := cluster.Lag(ctx, adm, t.chain.Group, t.source.fromEnd(), held, nil)
 	if err != nil || len(copied) == 0 {
 		return list, err
 	}
-	more, err := cluster.Lag(ctx, adm, repartitionGroup(t.chain.Group), t.reset == kafka.ResetEnd, copied)
+	more, err := cluster.Lag(ctx, adm, repartitionGroup(t.chain.Group), t.reset == kafka.ResetEnd, copied, nil)
 	return append(list, more...), err
 }
 
@@ -195,10 +195,10 @@ func (t *Transactor) watchStalls(ctx context.Context) {
 		stalled, err := w.Look(patient, t.readings())
 		cancel()
 		if err == nil {
-			t.health.Stalls(stalled)
+			t.health.stalls(stalled)
 		}
 		if ctx.Err() == nil {
-			t.health.Answered(err)
+			t.health.answered(err)
 		}
 	}
 }
@@ -237,10 +237,6 @@ func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 	if !t.chain.HasState() && len(t.chain.Tables) == 0 {
 		return nil, fmt.Errorf("kafka: there are no windows and tables: %w", errors.ErrUnsupported)
 	}
-	open := "dedup.windows.open"
-	if t.chain.Keep != nil {
-		open = "dedup.kept.open"
-	}
 	list := t.tableGauges(ctx)
 	t.slots.each(func(id cluster.Partition, at *slot) {
 		watermark := at.watermark.Load()
@@ -248,8 +244,10 @@ func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 			return
 		}
 		labels := []string{id.Topic, strconv.Itoa(int(id.Number))}
-		list = append(list, pipeline.Gauge{Name: open, Labels: labels, Value: float64(at.open.Load())},
-			pipeline.Gauge{Name: "dedup.state.bytes", Labels: labels, Value: float64(at.size.Load())})
+		if open := t.chain.Gauge(); open != "" {
+			list = append(list, pipeline.Gauge{Name: open, Labels: labels, Value: float64(at.open.Load())})
+		}
+		list = append(list, pipeline.Gauge{Name: "dedup.state.bytes", Labels: labels, Value: float64(at.size.Load())})
 		if t.chain.Keep == nil || t.chain.Keep.Holds() {
 			list = append(list, pipeline.Gauge{Name: "dedup.windows.lag", Labels: labels, Value: float64(t.now()-watermark) / 1000})
 		}
@@ -300,15 +298,15 @@ func (t *Transactor) openTables() error {
 // pipeline.EventStalled) for another reason than a transaction that will end. It blocks until ctx
 // ends at most and may be called at any time.
 func (t *Transactor) Ready(ctx context.Context) error {
-	client, looked, err := t.health.Look()
+	client, looked, err := t.health.look()
 	if err != nil {
 		return err
 	}
 	if client == nil {
 		return errors.New("kafka: Run has not started")
 	}
-	if still := t.stall.For(); still > 0 && !t.health.Passes() {
-		_, what, _ := t.health.Work()
+	if still := t.stall.For(); still > 0 && !t.health.passes() {
+		_, what, _ := t.health.work()
 		return fmt.Errorf("kafka: stalled for %v, waiting for %s", still.Round(time.Second), what)
 	}
 	if err := client.Ping(ctx); err != nil {
@@ -326,7 +324,7 @@ func (t *Transactor) Ready(ctx context.Context) error {
 // UnderWay returns the number of records in open transactions. Their size is not known,
 // and bytes is 0. UnderWay may be called at any time.
 func (t *Transactor) UnderWay() (count int, bytes int64) {
-	count, _, _ = t.health.Work() // only the number counts here
+	count, _, _ = t.health.work() // only the number counts here
 	return count, 0
 }
 
@@ -338,9 +336,9 @@ func (t *Transactor) Workers() int { return t.member.Sessions }
 func (t *Transactor) watch(ctx context.Context) (stop func()) {
 	t.stall.Slow = t.limits.Interval
 	return t.stall.Start(ctx, diagnose.Work{
-		Look: t.health.Progress,
+		Look: t.health.progress,
 		Stalled: func(_ context.Context, still time.Duration) {
-			records, what, err := t.health.Work()
+			records, what, err := t.health.work()
 			t.observe(pipeline.Event{Kind: pipeline.EventStalled, Count: records, Elapsed: still, Reason: what, Err: err})
 		},
 		Moves: func(still time.Duration) { t.observe(pipeline.Event{Kind: pipeline.EventMoves, Elapsed: still}) },

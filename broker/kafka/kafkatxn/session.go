@@ -119,14 +119,11 @@ func (s *session) open(ctx context.Context) error {
 	if t.chain.HasState() {
 		more = append(more, kgo.KeepControlRecords()) // the end of a partition may be a marker
 	}
-	if t.chain.Aggregate != nil {
-		more = append(more, kgo.WithPools(&record.Pool{}))
-	}
 	s.mu.Lock()
 	s.assigned, s.gone, s.revoked = nil, nil, false
 	s.mu.Unlock()
 	s.work.env.Limits = *t.topicLimits.Load()
-	err := s.join(ctx, append(more, kgo.ProducerLinger(t.limits.linger()),
+	err := s.join(ctx, append(more, kgo.WithPools(&record.Pool{}), kgo.ProducerLinger(t.limits.linger()),
 		kgo.ProducerBatchMaxBytesFn(s.work.env.Limits.Client),
 		kgo.ConsumeTopics(t.decided...), kgo.RecordPartitioner(cluster.Partitioner(manual)),
 		kgo.OnPartitionsAssigned(s.onAssigned), kgo.OnPartitionsRevoked(s.onRevoked), kgo.OnPartitionsLost(s.onLost)))
@@ -478,7 +475,7 @@ func (s *session) finish(calls, last context.Context) error {
 	}
 	s.tooBig = 0
 	w.env.Budget.Committed()
-	s.t.health.Committed(w.records + w.results.End())
+	s.t.health.committed(w.records + w.results.End())
 	s.succeeded()
 	settled := w.records
 	for _, p := range w.touched {
@@ -516,7 +513,7 @@ const mostAborts = 3
 func (s *session) retried(ctx context.Context, err error) {
 	s.t.observe(pipeline.Event{Kind: pipeline.EventRetried, Count: s.work.records, Err: err})
 	if s.aborts++; s.aborts >= mostAborts {
-		s.t.health.Failed(s.name, fmt.Errorf("kafka: transactions fail: %w", err))
+		s.t.health.failed(s.name, fmt.Errorf("kafka: transactions fail: %w", err))
 		_ = retry.Sleep(ctx, retry.Backoff(s.aborts, 10*time.Millisecond, 1280*time.Millisecond))
 	}
 }
@@ -524,5 +521,5 @@ func (s *session) retried(ctx context.Context, err error) {
 // succeeded notes that the session has committed or is idle.
 func (s *session) succeeded() {
 	s.aborts = 0
-	s.t.health.Succeeded(s.name)
+	s.t.health.succeeded(s.name)
 }

@@ -31,6 +31,14 @@ type source interface {
 	// partition with a group key; it is nil if another partition may have records of it too.
 	original() func(*kgo.Record)
 	partitionOf() func(group []byte) int32
+	// quietAt returns when the clock may move the watermark of a partition that stays without new
+	// records for an idle time, in milliseconds; or an earlier time if that is not known.
+	quietAt(p *part, idle int64) int64
+	// copied returns the ends of the inputs' partitions that are copied to their ends. settle moves
+	// the watermarks of partitions without new records. asked is when they were looked for,
+	// before brokers gave copied, and then the ends of the session's partitions.
+	copied(ctx context.Context, s *session) (map[cluster.Partition]int64, error)
+	settle(s *session, asked int64, copied map[cluster.Partition]int64, ends kadm.ListedOffsets)
 	// members returns the members of this process that belong to a session.
 	members(number int) []groupMember
 	// tidy deletes records that sessions have committed, until ctx ends.
@@ -87,7 +95,10 @@ func (t direct) sample(ctx context.Context) error {
 	if t.hooks.skipSample {
 		return nil
 	}
-	samples := &sample.Topics{Client: t.clientOptions, Admin: t.adm(), Unwrap: t.chain.Unwrap}
+	samples := &sample.Topics{Client: t.clientOptions, Admin: t.adm()}
+	if t.chain.Unwrap != nil {
+		samples.Unwrap = t.chain.Unwrap.Unwrap
+	}
 	for _, input := range t.inputs {
 		if rule := t.chain.Rule; rule.Form() != key.FormRecordKey {
 			if err := samples.CheckIDs(ctx, input, rule); err != nil {

@@ -233,7 +233,7 @@ func TestAnIdleSourceWaitsForItsCopies(t *testing.T) {
 		}
 		settle := func(at time.Duration, end int64) bool {
 			ends := kadm.ListedOffsets{"g-repartition": {0: {Offset: end}}}
-			trial.s.settleSources(now.Add(at).UnixMilli(), trial.sent, ends)
+			trial.s.t.source.settle(trial.s, now.Add(at).UnixMilli(), trial.sent, ends)
 			return trial.s.due()
 		}
 		send("1")

@@ -16,7 +16,6 @@ import (
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/members"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
 	"github.com/semel-dev/semel/internal/clock"
@@ -63,7 +62,7 @@ type Transactor struct {
 	copyPartitions int32
 	byID           bool                           // brokers answer requests for a topic by its id
 	topicLimits    atomic.Pointer[cluster.Limits] // of the topics that it writes
-	health         members.Health
+	health         health
 	contents       *coarse.Watch
 	stall          diagnose.Stall
 	lacks          atomic.Pointer[error] // for a missing right, see permitted
@@ -131,18 +130,19 @@ func (t *Transactor) readLimits(ctx context.Context, adm *kadm.Client) error {
 }
 
 // raised returns the error of a check against a client's limits. The first such error
-// of a transaction makes it read the limits again. If they have changed, the error
-// restarts the client, so that a raised limit counts without a restart of the process.
-func (t *Transactor) raised(ctx context.Context, had cluster.Limits, asked *bool, tooLarge error) error {
+// of a transaction makes it read the limits again. If they have changed, the client must restart,
+// so that a raised limit counts without a restart of the process. restart is the error that says
+// so, and the check then has none.
+func (t *Transactor) raised(ctx context.Context, had cluster.Limits, asked *bool, tooLarge error) (err, restart error) {
 	if tooLarge == nil || *asked || t.admin == nil { // a Trial has no brokers
-		return tooLarge
+		return tooLarge, nil
 	}
 	*asked = true
 	if err := t.readLimits(ctx, t.adm()); err != nil {
-		return fmt.Errorf("kafka: %w: %w", errAgain, err)
+		return nil, fmt.Errorf("kafka: %w: %w", errAgain, err)
 	}
 	if !maps.Equal(had, *t.topicLimits.Load()) {
-		return fmt.Errorf("kafka: %w with the new limits of the topics", errAgain)
+		return nil, fmt.Errorf("kafka: %w with the new limits of the topics", errAgain)
 	}
-	return tooLarge
+	return tooLarge, nil
 }

@@ -73,9 +73,7 @@ func NewTrial(opts *TransactorOptions, now time.Time, partitions int32) (*Trial,
 	if err != nil {
 		return nil, err
 	}
-	if tr.chain.Aggregate != nil {
-		tr.chain.Aggregate.Early = 0
-	}
+	tr.chain.Early = 0
 	tr.clock, tr.topics, tr.sources = clock.New(o.hooks.clock, time.Time{}), map[string]state.ID{}, map[string]int32{}
 	tr.identities = map[string]string{}
 	for _, input := range tr.inputs {
@@ -142,10 +140,9 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Tria
 	case c.Superseded > 0 && !o.Held:
 		o.Decision = semel.Superseded
 	}
-	if x := w.env.Open(&of); x.Key != operator.KeyUnreadable {
-		w.env.Fill(&x)
-		o.Key, _ = w.env.KeyOf() // without a key it is zero, and the session has told why
-	}
+	x := w.env.Open(&of)
+	_ = w.env.Identify(t.s.parts[id].Keys, &x) // the session has told why there is no key
+	o.Key = w.env.KeyOf(&x)
 	if stopped, ok := errors.AsType[*pipeline.StoppedError](err); ok {
 		o.Reason, o.Err, err = stopped.Reason, stopped.Err, nil
 	} else if errors.Is(err, pipeline.ErrStopped) {
@@ -198,12 +195,8 @@ const mostLooks = 100_000
 
 // settle looks for quiet partitions, as a session does, and writes what is due.
 func (t *Trial) settle(ctx context.Context, released *[]*kgo.Record) error {
-	switch {
-	case t.s.t.chain.Times.Idle >= semel.Forever:
-	case t.s.t.chain.Times.BySource && t.open():
-		t.s.settleSources(t.s.t.now(), t.sent, t.listEnds())
-	case !t.s.t.chain.Times.BySource:
-		t.s.settleQuiet(t.s.t.now(), t.listEnds())
+	if t.s.t.chain.Times.Idle < semel.Forever && t.open() {
+		t.s.t.source.settle(t.s, t.s.t.now(), t.sent, t.listEnds())
 	}
 	return t.release(ctx, released)
 }
@@ -225,7 +218,7 @@ func (t *Trial) release(ctx context.Context, released *[]*kgo.Record) error {
 
 // tell lets the copier say to each partition how far the messages have come.
 func (t *Trial) tell() error {
-	if !t.s.t.chain.Times.BySource {
+	if t.copier == nil || t.copier.times == nil {
 		return nil
 	}
 	for id, p := range t.s.parts {

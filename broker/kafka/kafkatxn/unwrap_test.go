@@ -28,6 +28,12 @@ func enveloped(r *kgo.Record) *kgo.Record {
 	return &out
 }
 
+// opener is an Unwrapper.
+type opener func(semel.Message) (semel.Message, error)
+
+func (o opener) Unwrap(m semel.Message) (semel.Message, error) { return o(m) }
+func (o opener) String() string                                { return "an envelope" }
+
 // openEnvelope is the Unwrap of messages in such envelopes. It adds a header.
 func openEnvelope(m semel.Message) (semel.Message, error) {
 	at, body, ok := bytes.Cut(m.Body, []byte("<"))
@@ -123,7 +129,7 @@ func TestAMessageInsideAnotherIsDecidedAsIfItHadNone(t *testing.T) {
 					opts := options(b)
 					opts.Key.Rule = ruleFor(t, ".id")
 					if inside {
-						opts.Unwrap = openEnvelope
+						opts.Unwrap = opener(openEnvelope)
 					}
 					opts.State.Dir = t.TempDir()
 					random, base, n := rand.New(rand.NewPCG(seed, 0)), time.Now().Add(-3*time.Hour).Truncate(time.Hour), 0
@@ -212,7 +218,7 @@ func TestAMessageThatCannotBeUnwrappedIsTreatedAsOneWithoutAKey(t *testing.T) {
 		for _, stage := range []*Repartition{nil, {}} {
 			inBubble(t, 1, func(b *bubble) {
 				opts := b.options()
-				opts.Unwrap, opts.Key.OnMissing, opts.Repartition = openEnvelope, policy, stage
+				opts.Unwrap, opts.Key.OnMissing, opts.Repartition = opener(openEnvelope), policy, stage
 				b.Write(enveloped(kafkatest.Record(0, "a", "x")), kafkatest.Record(0, "b", "bare"))
 				p := b.start(opts)
 				if want == "stopped" {
@@ -253,11 +259,11 @@ func TestARedrivenMessageIsKnownByTheHeadersOfItsEnvelope(t *testing.T) {
 		want := []int{2}
 		tr := try(t, func(o *TransactorOptions) {
 			by(o)
-			o.Unwrap = func(m semel.Message) (semel.Message, error) {
+			o.Unwrap = opener(func(m semel.Message) (semel.Message, error) {
 				inner, err := openEnvelope(m)
 				inner.Headers = nil
 				return inner, err
-			}
+			})
 			o.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 				told = append(told, d.Redrive)
 				return d.Body, true, nil
@@ -291,31 +297,31 @@ func TestUnwrapNeedsATopicForParkedMessages(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
-		opts.Unwrap, opts.Key.OnMissing, opts.Parked = openEnvelope, pipeline.MissingPass, ""
+		opts.Unwrap, opts.Key.OnMissing, opts.Parked = opener(openEnvelope), pipeline.MissingPass, ""
 		if _, err := NewTransactor(&opts); err == nil || !strings.Contains(err.Error(), "Parked is missing") {
 			t.Error(err)
 		}
 	})
 }
 
-// TestHeldMessagesAreParkedIfUnwrapIsAnother: the program that held them could unwrap them.
-func TestHeldMessagesAreParkedIfUnwrapIsAnother(t *testing.T) {
+// TestHeldMessagesAreParkedIfUnwrapFails: the program that held them could unwrap them.
+func TestHeldMessagesAreParkedIfUnwrapFails(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.keeping(stream.Keep{Last: stream.Tumbling(time.Second), Idle: semel.Forever})
-		opts.Unwrap = openEnvelope
+		opts.Unwrap = opener(openEnvelope)
 		r := kafkatest.Record(0, "a", "x")
 		r.Timestamp = time.Now().Add(-time.Minute)
 		b.Write(enveloped(r))
 		p := b.start(opts)
 		p.Wait(1, kafkatest.Settled)
 		p.Stop()
-		opts.Unwrap = func(m semel.Message) (semel.Message, error) {
+		opts.Unwrap = opener(func(m semel.Message) (semel.Message, error) {
 			if bytes.Contains(m.Body, []byte("<")) {
 				return m, errors.New("it has an envelope")
 			}
 			return m, nil
-		}
+		})
 		p = b.start(opts)
 		b.Write(kafkatest.Record(0, "b", "y"))
 		p.Wait(1, kafkatest.Settled)

@@ -58,10 +58,10 @@ func TestATransactionWritesALimitedNumberOfResults(t *testing.T) {
 	tr.s.t.hooks.results = 3
 	total := 0
 	for tr.s.due() {
-		before, _ := tr.s.t.health.Progress()
+		before, _ := tr.s.t.health.progress()
 		kafkatest.Must(t, tr.transact(t.Context(), nil))
 		out := tr.outputs()
-		if after, _ := tr.s.t.health.Progress(); after != before+uint64(len(out)) { // otherwise a long close counts as a stall
+		if after, _ := tr.s.t.health.progress(); after != before+uint64(len(out)) { // otherwise a long close counts as a stall
 			t.Errorf("the progress was %d, and is %d with %d results", before, after, len(out))
 		}
 		if len(out) == 0 || len(out) > 3 {

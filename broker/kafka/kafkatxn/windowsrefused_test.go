@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/digest"
 	"github.com/semel-dev/semel/stream"
@@ -29,12 +30,22 @@ func TestStateOfAnotherDefinitionIsRefused(t *testing.T) {
 			return opts
 		}
 	}
+	unwrapped := func(of func(b *bubble) TransactorOptions) func(b *bubble) TransactorOptions {
+		return func(b *bubble) TransactorOptions {
+			opts := of(b)
+			opts.Unwrap = opener(func(m semel.Message) (semel.Message, error) { return m, nil })
+			opts.Key.SameScope = true // its keys are refused as well
+			return opts
+		}
+	}
 	for name, c := range map[string]struct {
 		was, is func(b *bubble) TransactorOptions
 	}{
-		"size of windows": {windows(stream.Tumbling(time.Minute)), windows(stream.Tumbling(time.Hour))},
-		"kind of windows": {windows(stream.Tumbling(time.Minute)), windows(stream.Session(time.Minute, time.Hour))},
-		"size of last":    {held(stream.Tumbling(time.Minute)), held(stream.Tumbling(time.Hour))},
+		"size of windows":   {windows(stream.Tumbling(time.Minute)), windows(stream.Tumbling(time.Hour))},
+		"kind of windows":   {windows(stream.Tumbling(time.Minute)), windows(stream.Session(time.Minute, time.Hour))},
+		"unwrap of windows": {windows(stream.Tumbling(time.Minute)), unwrapped(windows(stream.Tumbling(time.Minute)))},
+		"unwrap of last":    {held(stream.Tumbling(time.Minute)), unwrapped(held(stream.Tumbling(time.Minute)))},
+		"size of last":      {held(stream.Tumbling(time.Minute)), held(stream.Tumbling(time.Hour))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -60,7 +71,7 @@ func TestStateThatIsNotOfThisGroupIsRefused(t *testing.T) {
 		"keys of another secret": {"g-keys", func(b *bubble) []byte {
 			return keystate.Encode(&keystate.Header{Kind: keystate.KindEntries, Secret: digest.NewSecret(), Topic: keystate.TopicID(b.Cluster.TopicInfo("in").TopicID)})
 		}, "g-keys/0 at 3: it has another secret than the records before it, so another pipeline writes to its topic too"},
-		"windows of a later version": {"g-state", func(*bubble) []byte { return []byte("later") }, "no record of windows or held messages: start the version of Semel that wrote it"},
+		"windows of a later version": {"g-state", func(*bubble) []byte { return []byte("later") }, "no record of a topic of state: start the version of Semel that wrote it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -96,7 +107,7 @@ func TestAGroupWhoseWindowsAreGoneIsRefused(t *testing.T) {
 		opts := b.counting(time.Minute, 0, 0)
 		b.counts(opts, "1")
 		kafkatest.Must(t, b.Cluster.DeleteTopic("g-state"))
-		b.refused(opts, "topic g-state, which holds its open windows or held records, does not exist")
+		b.refused(opts, "topic g-state, which holds its open windows, does not exist")
 		// The way out that the error names: it begins without them.
 		forever := kadm.StringPtr("-1")
 		_, err := kadm.NewClient(b.Client).CreateTopic(b.Context(), 1, 1, map[string]*string{"cleanup.policy": kadm.StringPtr("delete"), "retention.bytes": forever, "retention.ms": forever}, "g-state")
@@ -117,7 +128,7 @@ func TestWindowsOfAnInputThatGainsPartitionsAreRefused(t *testing.T) {
 		adm := kadm.NewClient(b.Client)
 		_, err := adm.CreatePartitions(b.Context(), 1, "in", "g-keys")
 		kafkatest.Must(t, err)
-		b.refused(opts, "in has 2 partitions, and topic g-state, which holds its open windows or held records, has 1")
+		b.refused(opts, "in has 2 partitions, and topic g-state, which holds its open windows, has 1")
 	})
 }
 
@@ -204,7 +215,7 @@ func TestWindowsOfAnotherTopicAreRefused(t *testing.T) {
 		opts.Client, opts.Inputs, opts.State.Changelog = b.Reach(), []string{"other"}, "other-keys"
 		tr, err := NewTransactor(&opts)
 		kafkatest.Must(b.T, err)
-		if err := tr.Run(b.Context()); err == nil || !strings.Contains(err.Error(), "holds windows of another topic than other") {
+		if err := tr.Run(b.Context()); err == nil || !strings.Contains(err.Error(), "holds the open windows of another topic than other") {
 			t.Error(err)
 		}
 	})

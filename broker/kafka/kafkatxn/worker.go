@@ -24,7 +24,6 @@ import (
 type worker struct {
 	s        *session
 	env      *operator.Env
-	batch    []operator.Record
 	original func(*kgo.Record) // of source
 	results  budget.Results
 	// recommits are the offsets to commit of partitions without records.
@@ -50,7 +49,7 @@ func (w *worker) init(s *session) {
 	e.Contents, e.Identities, e.Now, e.Admin = t.contents, t.identities, t.now, t.adm
 	e.Budget = t.chain.NewBudget(t.limits.Interval)
 	e.Readings = s.readings.Begun
-	e.Raised = func(ctx context.Context, tooLarge error) error {
+	e.Raised = func(ctx context.Context, tooLarge error) (err, restart error) {
 		return t.raised(ctx, e.Limits, &w.askedLimits, tooLarge)
 	}
 	if t.tables != nil {
@@ -65,6 +64,7 @@ func (w *worker) init(s *session) {
 			err = cluster.WriteError(r, err)
 			w.failed.CompareAndSwap(nil, &err)
 		}
+		r.Recycle() // if it is one that was read
 	}
 }
 
@@ -149,14 +149,11 @@ func (w *worker) process(ctx, calls context.Context, fetches kgo.Fetches) error 
 	var failed error
 	start, before := time.Now(), w.records
 	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
-		records := f.Records
 		p := w.s.parts[cluster.Partition{Topic: f.Topic, Number: f.Partition}]
-		if w.s.t.chain.HasState() {
-			if p != nil && len(records) > 0 {
-				p.quiet = w.s.t.now()
-			}
-			records = slices.DeleteFunc(records, func(r *kgo.Record) bool { return r.Attrs.IsControl() })
+		if p != nil && len(f.Records) > 0 {
+			p.quiet = w.s.t.now()
 		}
+		records := slices.DeleteFunc(f.Records, recycledControl)
 		if failed != nil || len(records) == 0 {
 			return
 		}
@@ -176,21 +173,26 @@ func (w *worker) process(ctx, calls context.Context, fetches kgo.Fetches) error 
 	return failed
 }
 
+// recycledControl reports whether a record is a control record, which it recycles.
+func recycledControl(r *kgo.Record) bool {
+	if !r.Attrs.IsControl() {
+		return false
+	}
+	r.Recycle()
+	return true
+}
+
 // withProgress decides records of a partition, and reads the progress records of copiers between them.
 func (w *worker) withProgress(ctx, calls context.Context, p *part, records []*kgo.Record) error {
 	for {
-		n := len(records)
-		if w.s.t.chain.Times.BySource {
-			if at := slices.IndexFunc(records, repartition.IsProgress); at >= 0 {
-				n = at
-			}
-		}
+		n := p.Clock.NextProgress(records, repartition.IsProgress)
 		if err := w.partition(ctx, calls, p, records[:n]); err != nil || w.rest != nil || n == len(records) {
 			return err
 		}
 		if err := p.Clock.Progress(records[n]); err != nil {
 			return err
 		}
+		records[n].Recycle()
 		records = records[n+1:]
 	}
 }
@@ -213,14 +215,14 @@ func (w *worker) partition(ctx, calls context.Context, p *part, records []*kgo.R
 	for len(records) > 0 {
 		chunk := records[:min(ahead, len(records))]
 		records = records[len(chunk):]
-		if err := w.prepare(p, chunk, now); err != nil {
+		batch, err := p.Batch(chunk, w.original, now)
+		if err != nil {
 			return err
 		}
-		for i := range w.batch {
-			r := &w.batch[i]
-			epoch := r.LeaderEpoch // the record becomes its output
+		for i := range batch {
+			r := &batch[i]
+			epoch, size := r.LeaderEpoch, r.Size() // the record becomes its output
 			outcome := operator.Full
-			var err error
 			if !w.env.Budget.Full(ctx) {
 				w.env.Budget.Done()
 				outcome, err = p.Process(calls, r)
@@ -233,29 +235,12 @@ func (w *worker) partition(ctx, calls context.Context, p *part, records []*kgo.R
 				return nil
 			}
 			w.records++
-			if w.s.t.chain.Aggregate != nil {
-				chunk[i].Recycle() // it is no output, and one that waits or is parked is a copy
+			w.bytes += size
+			if !r.Given {
+				chunk[i].Recycle() // one that waits, is held or is parked is a copy
 			}
 		}
 	}
-	return nil
-}
-
-// prepare finds the keys of records.
-func (w *worker) prepare(p *part, records []*kgo.Record, now int64) error {
-	w.batch = w.batch[:0]
-	for _, r := range records {
-		at := r.Offset
-		w.original(r)
-		w.bytes += int64(len(r.Key) + len(r.Value))
-		x := w.env.Open(r)
-		x.At, x.Now = at, now
-		if err := p.Identify(p.Keys, &x); err != nil {
-			return err
-		}
-		w.batch = append(w.batch, x)
-	}
-	p.Prepare(records, w.batch)
 	return nil
 }
 

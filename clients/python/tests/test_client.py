@@ -343,6 +343,29 @@ class ClaimTest(unittest.TestCase):
             Link.post = post  # type: ignore[method-assign]
         self.assertEqual(client.using(wait="30s").once("order-7", Effects()), "receipt")
 
+    def test_an_effect_that_never_ends_does_not_keep_its_key(self) -> None:
+        client, leave = new_client(lease="300ms"), threading.Event()
+        losses: list[BaseException] = []
+
+        def endless() -> str:
+            leave.wait(60)
+            try:
+                semel.current().check()
+            except semel.LeaseLost as lost:
+                losses.append(lost)
+            return "late"
+
+        first = threading.Thread(target=client.using(renew_for="100ms").once, args=("a", endless))
+        first.start()
+        while client.lookup(["a"])[0]["state"] == "absent":
+            pass
+        with self.assertRaises(semel.Unknown):
+            client.using(wait="60s").once("a", Effects())
+        leave.set()
+        first.join()
+        self.assertIn("renew_for", str(losses[0]))
+        self.assertEqual(client.once("a", Effects()), "late")  # it settles the key itself
+
     def test_without_a_thread_for_its_lease_a_claim_is_given_back(self) -> None:
         client, start = new_client(wait="60s"), threading.Thread.start
 

@@ -18,6 +18,8 @@ export class Problem extends Error {
 		/** Whether the same request can succeed: not at all, sent again, or later. */
 		readonly retry: "no" | "same" | "later",
 		readonly after = 0,
+		/** The operation may have been done: a try of it was not answered. */
+		readonly inDoubt = false,
 	) {
 		super(detail);
 	}
@@ -159,7 +161,7 @@ export class Caller {
 		if (problem.kind === "stale-token" && operation.verb === "release" && operation.inDoubt) {
 			operation.resolve({}); // its first try gave the key back
 		} else if (problem.retry === "no" || !this.#again(operation, problem.after, operation.deadline)) {
-			operation.reject(problem);
+			operation.reject(new Problem(problem.kind, problem.message, problem.retry, problem.after, operation.inDoubt));
 		}
 	}
 

@@ -32,6 +32,12 @@ export interface Policy {
 	/** How long a call is repeated while the server gives no answer. Default: 30,000. */
 	retryFor?: number;
 	/**
+	 * How long the lease is renewed, at most, for a function that never ends. Then the lease ends, as if the
+	 * process had died. If the function ends after all, its key is completed. Default: for ever; 300,000 in the
+	 * middleware of web frameworks.
+	 */
+	renewFor?: number;
+	/**
 	 * Whether a failure leaves open if the effect took place. Unknown always does. Default: AbortError, timeouts,
 	 * and connections that ended, also as the cause of another error.
 	 */
@@ -102,6 +108,7 @@ export class Client {
 			onLeaseExpired: options.onLeaseExpired ?? "hold",
 			wait: options.wait ?? 0,
 			retryFor: options.retryFor ?? 30_000,
+			renewFor: options.renewFor ?? Number.POSITIVE_INFINITY,
 			inDoubt: options.inDoubt ?? timedOut,
 		};
 	}
@@ -125,7 +132,7 @@ export class Client {
 		if (reply.decision !== "fresh") {
 			throw notRun(key, reply);
 		}
-		const held = new Held(key, reply, policy.lease);
+		const held = new Held(key, reply, policy);
 		if (held.validUntil <= performance.now()) {
 			await this.#giveBack(held, policy, undefined); // the process was stopped meanwhile
 			throw new InFlight(`semel: ${name(key)}: the lease ended before the function began`, undefined, 0);
@@ -173,11 +180,29 @@ export class Client {
 			origin: policy.origin,
 			request_id: policy.requestId,
 		});
+		const body = `{${key},${members.slice(1)}`;
 		try {
-			const body = `{${key},${members.slice(1)}`;
 			return await this.#caller.call("claim", body, policy.retryFor, policy.lease, policy.wait);
 		} catch (problem) {
+			if (problem instanceof Problem && problem.inDoubt) {
+				this.#disown(key, body, policy);
+			}
 			raise(key, problem, false);
+		}
+	}
+
+	/**
+	 * Gives back the claim of a call that was given up without an answer, if the server granted it. It asks for as
+	 * long as a lease. Then the lease of a claim that was granted has ended.
+	 */
+	async #disown(key: string, body: string, policy: Required<Policy>): Promise<void> {
+		try {
+			const reply = await this.#caller.call("claim", body, policy.lease, policy.lease);
+			if (reply.decision === "fresh") {
+				await this.#giveBack(new Held(key, reply, policy), policy, undefined);
+			}
+		} catch {
+			// the server is still silent
 		}
 	}
 
@@ -256,19 +281,34 @@ export class Client {
 class Held implements Claim, Renewed {
 	readonly attempt: number;
 	readonly token: bigint;
-	readonly #abort = new AbortController();
+	/** Made on demand: a signal takes longer to make than the rest of a call. */
+	#abort: AbortController | undefined;
+	#lost: LeaseLost | undefined;
 	#ended = false;
-	readonly signal = this.#abort.signal;
+	readonly lease: number;
+	readonly renewUntil: number;
 	validUntil: number;
 
 	constructor(
 		readonly key: string,
 		reply: Reply,
-		readonly lease: number,
+		policy: Required<Policy>,
 	) {
+		this.lease = policy.lease;
+		this.renewUntil = Number(reply.sent) + policy.renewFor;
 		this.attempt = Number(reply.attempt ?? 1);
 		this.token = BigInt(reply.token as string);
-		this.validUntil = Number(reply.sent) + lease;
+		this.validUntil = Number(reply.sent) + policy.lease;
+	}
+
+	get signal(): AbortSignal {
+		if (this.#abort === undefined) {
+			this.#abort = new AbortController();
+			if (this.#lost !== undefined) {
+				this.#abort.abort(this.#lost);
+			}
+		}
+		return this.#abort.signal;
 	}
 
 	/** The body of a request of the holder, with more members. */
@@ -285,7 +325,8 @@ class Held implements Claim, Renewed {
 		if (this.#ended) {
 			return;
 		}
-		this.#abort.abort(new LeaseLost(`semel: ${name(this.key)}: ${why}`));
+		this.#lost = new LeaseLost(`semel: ${name(this.key)}: ${why}`);
+		this.#abort?.abort(this.#lost);
 	}
 }
 

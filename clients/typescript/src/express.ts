@@ -1,5 +1,6 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Client } from "./client.js";
+import { Unknown } from "./errors.js";
 import { body, headers, type RespondOptions, type Response, respondOnce } from "./respond.js";
 
 /**
@@ -33,8 +34,8 @@ class HeldResponse {
 	readonly #restore: () => void;
 
 	constructor(private readonly res: ServerResponse) {
-		const { write, writeHead, flushHeaders, end } = res;
-		this.#restore = () => Object.assign(res, { write, writeHead, flushHeaders, end });
+		const { write, writeHead, flushHeaders, end, destroy } = res;
+		this.#restore = () => Object.assign(res, { write, writeHead, flushHeaders, end, destroy });
 		res.flushHeaders = () => {};
 		res.writeHead = ((status: number, ...rest: unknown[]) => {
 			res.statusCode = status;
@@ -47,16 +48,33 @@ class HeldResponse {
 			this.#keep(args);
 			return true;
 		}) as typeof write;
-		this.ended = new Promise((resolve) => {
+		this.ended = new Promise((resolve, reject) => {
 			res.end = ((...args: unknown[]) => {
 				this.#keep(args);
 				this.#restore();
 				const type = res.getHeader("content-type");
-				const body = Buffer.concat(this.#parts).toString("base64");
-				resolve({ status: res.statusCode, ...(typeof type === "string" ? { type } : {}), body });
+				const body = Buffer.concat(this.#parts);
+				const broken = this.#hasBody() && Number(res.getHeader("content-length") ?? body.length) !== body.length;
+				resolve({
+					status: res.statusCode,
+					...(typeof type === "string" ? { type } : {}),
+					body: body.toString("base64"),
+					broken,
+				});
 				return res;
 			}) as typeof end;
+			// A sender that leaves changes nothing: the handler goes on. Only code destroys a response.
+			res.destroy = ((...args: []) => {
+				this.#restore();
+				reject(new Unknown("semel: the handler broke its response off"));
+				return res.destroy(...args);
+			}) as typeof destroy;
 		});
+		this.ended.catch(() => {}); // nobody waits for it if the handler did not run
+	}
+
+	#hasBody(): boolean {
+		return this.res.req.method !== "HEAD" && ![204, 304].includes(this.res.statusCode);
 	}
 
 	/** Sends what the handlers wrote, or another response. */
@@ -64,7 +82,11 @@ class HeldResponse {
 		const { res } = this;
 		this.#restore();
 		if (instead === undefined) {
-			res.end(Buffer.concat(this.#parts));
+			const whole = Buffer.concat(this.#parts);
+			if (this.#hasBody() && res.hasHeader("content-length")) {
+				res.setHeader("content-length", whole.length); // an error handler may have written after a part
+			}
+			res.end(whole);
 			return;
 		}
 		for (const name of res.getHeaderNames()) {

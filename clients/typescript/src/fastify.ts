@@ -1,4 +1,5 @@
 import type { Client } from "./client.js";
+import { Unknown } from "./errors.js";
 import { body, headers, type RespondOptions, type Response, respondOnce } from "./respond.js";
 
 /** What this module uses of a FastifyReply. */
@@ -14,6 +15,7 @@ interface Reply {
 /** A request whose handler runs under a claim. */
 interface Running {
 	ended(response: Response): void;
+	broke(reason: Unknown): void;
 	/** What to send instead of the handler's response. */
 	instead: Promise<Response | undefined>;
 }
@@ -35,8 +37,8 @@ export function once<Req extends object>(client: Client, options: RespondOptions
 				return;
 			}
 			const handle = () =>
-				new Promise<Response>((ended) => {
-					running.set(request, { ended, instead });
+				new Promise<Response>((ended, broke) => {
+					running.set(request, { ended, broke, instead });
 					done();
 				});
 			const instead = respondOnce(client, id, handle, options);
@@ -62,15 +64,22 @@ export function once<Req extends object>(client: Client, options: RespondOptions
 				return;
 			}
 			const type = reply.getHeader("content-type");
-			const bytes = typeof payload === "string" || payload instanceof Uint8Array ? Buffer.from(payload) : undefined;
-			exchange.ended({
-				status: reply.statusCode,
-				...(typeof type === "string" ? { type } : {}),
-				...(bytes === undefined ? {} : { body: bytes.toString("base64") }),
-			});
+			let sent = payload;
+			whole(payload).then(
+				(bytes) => {
+					sent = bytes ?? payload;
+					exchange.ended({
+						status: reply.statusCode,
+						...(typeof type === "string" ? { type } : {}),
+						...(bytes === undefined ? {} : { body: bytes.toString("base64") }),
+						broken: bytes !== undefined && Number(reply.getHeader("content-length") ?? bytes.length) !== bytes.length,
+					});
+				},
+				(cause) => exchange.broke(new Unknown("semel: the response broke off", { cause })),
+			);
 			exchange.instead.then((response) => {
 				if (response === undefined) {
-					done(null, payload);
+					done(null, sent);
 					return;
 				}
 				reply.removeHeader("content-length");
@@ -79,4 +88,19 @@ export function once<Req extends object>(client: Client, options: RespondOptions
 			}, done);
 		},
 	};
+}
+
+/** The bytes of a payload. A stream is read to its end: a handler has not responded before. */
+async function whole(payload: unknown): Promise<Buffer | undefined> {
+	if (typeof payload === "string" || payload instanceof Uint8Array) {
+		return Buffer.from(payload);
+	}
+	if (typeof payload !== "object" || payload === null || !(Symbol.asyncIterator in payload)) {
+		return undefined;
+	}
+	const parts: Buffer[] = [];
+	for await (const part of payload as AsyncIterable<string | Uint8Array>) {
+		parts.push(Buffer.from(part as Uint8Array));
+	}
+	return Buffer.concat(parts);
 }

@@ -6,6 +6,8 @@ export interface Renewed {
 	readonly lease: number;
 	/** When it ends, on the clock of `performance.now()`. */
 	validUntil: number;
+	/** From then on it is not renewed. */
+	readonly renewUntil: number;
 	/** The body of a request of the holder. */
 	body(members: string): string;
 	/** Called once if the lease is lost. */
@@ -57,8 +59,13 @@ export class Renewer {
 		this.#sleep();
 		const began = performance.now();
 		for (const claim of this.#claims) {
-			if (claim.validUntil <= began && this.#claims.delete(claim)) {
-				claim.lose("the lease ended while the process was stopped");
+			const stopped = claim.validUntil <= began;
+			if ((stopped || claim.renewUntil <= began) && this.#claims.delete(claim)) {
+				claim.lose(
+					stopped
+						? "the lease ended while the process was stopped"
+						: "the function takes longer than renewFor, so its lease is not renewed any more",
+				);
 			}
 		}
 		// One that is due soon comes along, so that all are due together from then on.

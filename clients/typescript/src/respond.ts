@@ -1,5 +1,5 @@
 import type { CallOptions, Client } from "./client.js";
-import { InFlight, NotKept, Permanent, SemelError } from "./errors.js";
+import { InFlight, NotKept, Permanent, SemelError, Unknown } from "./errors.js";
 import type { Id } from "./key.js";
 
 /** What the middleware of a web framework needs. */
@@ -18,17 +18,22 @@ export interface Response {
 	type?: string;
 	/** In base64. */
 	body?: string;
+	/** The handler announced a longer body, or a shorter one. */
+	broken?: boolean;
 	/** Not remembered. */
 	headers?: Record<string, string>;
 }
+
+/** How long a handler may take before its key becomes unknown, if the options do not say. */
+const renewFor = 300_000;
 
 /** Thrown for a response that does not say that the request took effect. */
 class NotDone extends Error {}
 
 /**
  * Lets a handler respond once for a key. `handle` starts the handler and returns its
- * response, which must not be sent before this function returns. Returns the response
- * to send instead, or nothing if that of the handler is right.
+ * response, which must not be sent before this function returns. A handler that broke its
+ * response off rejects with Unknown. Returns the response to send instead, or nothing if that of the handler is right.
  */
 export async function respondOnce<Request>(
 	client: Client,
@@ -37,7 +42,8 @@ export async function respondOnce<Request>(
 	options: RespondOptions<Request>,
 ): Promise<Response | undefined> {
 	try {
-		const outcome = await client.once(id, async () => remembered(await handle(), options), options);
+		const bounded = { ...options, renewFor: options.renewFor ?? renewFor };
+		const outcome = await client.once(id, async () => remembered(await handle(), options), bounded);
 		return outcome.replayed ? { ...outcome.value, headers: { "semel-decision": "duplicate" } } : undefined;
 	} catch (reason) {
 		if (reason instanceof NotDone) {
@@ -55,7 +61,10 @@ function remembered<Request>(response: Response, options: RespondOptions<Request
 	if (!succeeded(response.status)) {
 		throw new NotDone();
 	}
-	const { body, headers: _, ...rest } = response;
+	if (response.broken) {
+		throw new Unknown("semel: the handler announced another length of its response than it wrote");
+	}
+	const { body, headers: _, broken: __, ...rest } = response;
 	const bytes = ((body?.length ?? 0) * 3) / 4;
 	return body !== undefined && bytes <= (options.keep ?? 65_536) ? { ...rest, body } : rest;
 }

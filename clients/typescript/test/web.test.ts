@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import type { AddressInfo } from "node:net";
+import { Readable } from "node:stream";
 import { after, test } from "node:test";
 import express from "express";
 import Fastify from "fastify";
@@ -11,6 +12,9 @@ import * as inFastify from "semel/fastify";
 /** How often the handler of a path ran, and what it answers next. */
 const service = { runs: 0, status: 201 };
 const client = new Client({ scope: `web-${randomUUID()}` });
+
+/** The policy of handlers that do not answer. */
+const stalled = { renewFor: 100, lease: 300 };
 
 async function expressUrl(): Promise<string> {
 	const app = express();
@@ -31,11 +35,35 @@ async function expressUrl(): Promise<string> {
 		res.write("run ");
 		res.end(String(service.runs));
 	});
+	app.post("/breaks", express.json(), hook, (_req, res) => {
+		service.runs++;
+		res.write("part");
+		res.destroy();
+	});
+	app.post("/short", express.json(), hook, (_req, res) => {
+		service.runs++;
+		res.set("content-length", "10");
+		res.end("part");
+	});
+	app.post("/fails-late", express.json(), hook, (_req, res) => {
+		service.runs++;
+		res.set("content-length", "10");
+		res.write("part");
+		throw new Error("the handler failed");
+	});
+	app.post(
+		"/stalls",
+		express.json(),
+		inExpress.once<express.Request, express.Response>(client, { ...stalled, key: (req) => req.body.id }),
+		() => {
+			service.runs++;
+		},
+	);
 	app.use((_reason: unknown, _req: express.Request, res: express.Response, _next: express.NextFunction) => {
-		res.status(500).end();
+		res.status(500).end("error");
 	});
 	const server = app.listen(0, "127.0.0.1");
-	after(() => server.close());
+	after(() => server.close().closeAllConnections());
 	await new Promise((listening) => server.once("listening", listening));
 	return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 }
@@ -62,7 +90,35 @@ async function fastifyUrl(): Promise<string> {
 		service.runs++;
 		return reply.code(202).type("text/plain").send(`run ${service.runs}`);
 	});
-	after(() => app.close());
+	app.post("/breaks", hooks, async () => {
+		service.runs++;
+		return Readable.from(
+			(async function* () {
+				yield "part";
+				throw new Error("the source failed");
+			})(),
+		);
+	});
+	app.post("/short", hooks, async (_request, reply) => {
+		service.runs++;
+		return reply.header("content-length", "10").send("part");
+	});
+	app.post("/piped", hooks, async (_request, reply) => {
+		service.runs++;
+		return reply
+			.code(202)
+			.type("text/plain")
+			.send(Readable.from(["run ", String(service.runs)]));
+	});
+	const stalls = inFastify.once<{ body: unknown }>(client, { ...stalled, key: (req) => (req.body as Body).id });
+	app.post("/stalls", stalls, () => {
+		service.runs++;
+		return new Promise(() => {});
+	});
+	after(() => {
+		app.server.closeAllConnections();
+		return app.close();
+	});
 	return app.listen({ host: "127.0.0.1", port: 0 });
 }
 
@@ -98,6 +154,56 @@ for (const [name, start] of Object.entries({ express: expressUrl, fastify: fasti
 			const first = await post("/streams", { id });
 			assert.deepEqual([first.status, first.text], [202, `run ${service.runs}`]);
 			assert.equal((await post("/streams", { id })).text, first.text);
+		});
+		if (name === "fastify") {
+			await t.test("a stream is repeated whole", async () => {
+				const id = randomUUID();
+				const first = await post("/piped", { id });
+				assert.deepEqual([first.status, first.text], [202, `run ${service.runs}`]);
+				assert.equal((await post("/piped", { id })).text, first.text);
+			});
+		} else {
+			await t.test("a part before an error is no broken response", async () => {
+				const id = randomUUID();
+				const first = await post("/fails-late", { id });
+				assert.deepEqual([first.status, first.text], [500, "parterror"]);
+				assert.equal((await post("/fails-late", { id })).status, 500);
+			});
+		}
+		for (const path of ["/breaks", "/short"]) {
+			await t.test(`a response that is not whole leaves the outcome open: ${path}`, async () => {
+				const id = randomUUID();
+				const before = service.runs;
+				const first = await post(path, { id }).catch(() => undefined); // its connection may break off
+				assert.ok(first === undefined || first.status === 503, first?.text ?? "");
+				const second = await post(path, { id });
+				assert.equal(second.status, 503);
+				assert.match(second.text, /settle the key/);
+				assert.equal(service.runs, before + 1);
+			});
+		}
+		await t.test("a handler that never responds does not keep its key", async () => {
+			const id = randomUUID();
+			const before = service.runs;
+			const sender = new AbortController();
+			const first = fetch(`${url}/stalls`, {
+				method: "POST",
+				headers: { "content-type": "application/json" },
+				body: JSON.stringify({ id }),
+				signal: sender.signal,
+			});
+			first.catch(() => {});
+			const deadline = Date.now() + 30_000;
+			let text = "";
+			while (!/settle the key/.test(text) && Date.now() < deadline) {
+				if (service.runs > before) {
+					text = (await post("/stalls", { id })).text;
+				}
+				await new Promise((resolve) => setTimeout(resolve, 20));
+			}
+			sender.abort();
+			assert.match(text, /settle the key/);
+			assert.equal(service.runs, before + 1);
 		});
 		await t.test("a request without a key passes", async () => {
 			const before = service.runs;

@@ -42,12 +42,13 @@ func New(a *term.App) *cobra.Command {
 		Example: `semel doctor semel.yaml ledger
 semel doctor semel.yaml ledger --json`,
 		Long: `Connects to the stores of a configuration, to both ends of its pipelines, and to the
-services of its proxy, or to the named one. The name of the proxy is proxy. It says whether their set-up keeps the promise:
+services of its proxy, or to the named one. The name of the proxy is proxy, and that of
+the server for programs is serve. It says whether their set-up keeps the promise:
 eviction and persistence of Redis; commits, isolation and standbys of PostgreSQL;
 replicas, retention, groups and transactions of Kafka; files, targets, tables,
-places of parked messages, versions, permissions, clocks. It reads nothing from a
-source, writes nothing to a sink and changes nothing. The service of a proxy gets a
-HEAD request.
+places of parked messages, versions, permissions, clocks; the address, certificate and
+callers of serve. It reads nothing from a source, writes nothing to a sink and changes
+nothing. The service of a proxy gets a HEAD request.
 
 Each finding is fine, a notice, a warning (the promise holds, with the stated
 exception) or broken (the promise does not hold). The exit status is 3 if there is
@@ -69,6 +70,7 @@ type examinable struct {
 	stores    []*config.Store
 	pipelines []*config.Pipeline
 	proxy     bool
+	serve     bool
 }
 
 func toExamine(a *term.App, args []string, p *term.Problems) (all examinable) {
@@ -87,12 +89,15 @@ func toExamine(a *term.App, args []string, p *term.Problems) (all examinable) {
 	}
 	all.conf = conf
 	if len(args) == 1 {
-		all.stores, all.pipelines, all.proxy = conf.Stores, conf.Pipelines, conf.Proxy != nil
+		all.stores, all.pipelines, all.proxy, all.serve = conf.Stores, conf.Pipelines, conf.Proxy != nil, conf.Serve != nil
 		return all
 	}
 	names := append(conf.StoreNames(), conf.PipelineNames()...)
 	if conf.Proxy != nil {
 		names = append(names, config.ProxyName)
+	}
+	if conf.Serve != nil {
+		names = append(names, config.ServeName)
 	}
 	pipeline, isPipeline := conf.Pipeline(args[1])
 	_, isStore := conf.Store(args[1])
@@ -103,13 +108,15 @@ func toExamine(a *term.App, args []string, p *term.Problems) (all examinable) {
 		all.pipelines = []*config.Pipeline{pipeline}
 	case conf.Proxy != nil && args[1] == config.ProxyName:
 		all.proxy = true
+	case conf.Serve != nil && args[1] == config.ServeName:
+		all.stores, all.serve = conf.Stack(conf.Serve.Store.Name), true
 	default:
 		p.Addf("%s: %s has no such store or pipeline: %s", args[1], conf.Name, schema.OneOf(args[1], names))
 	}
 	return all
 }
 
-// reports examines each store, then each pipeline, and then the proxy.
+// reports examines each store, then each pipeline, and then the proxy and the section "serve".
 func (e *examinable) reports(ctx context.Context, a *term.App, file string) iter.Seq[*config.Examination] {
 	return func(yield func(*config.Examination) bool) {
 		bad := map[*config.Store]bool{}
@@ -130,8 +137,11 @@ func (e *examinable) reports(ctx context.Context, a *term.App, file string) iter
 				return
 			}
 		}
-		if e.proxy {
-			yield(proxy.Examine(ctx, e.conf, a.Patience))
+		if e.proxy && !yield(proxy.Examine(ctx, e.conf, a.Patience)) {
+			return
+		}
+		if e.serve {
+			yield(examineServe(ctx, e.conf, a.Patience))
 		}
 	}
 }
@@ -160,6 +170,9 @@ func (e *examinable) examine(ctx context.Context, a *term.App, file string) erro
 	}
 	if e.proxy {
 		what = append(what, "the proxy")
+	}
+	if e.serve {
+		what = append(what, "serve")
 	}
 	a.Note("%s: %d fine, %d to note, %d with a warning, %d broken", strings.Join(what, " and "),
 		count[doctor.Fine], count[doctor.Notice], count[doctor.Warning], count[doctor.Broken])
@@ -207,7 +220,7 @@ func printReportJSON(a *term.App, r *config.Examination) error {
 	switch {
 	case r.Pipeline != nil:
 		line.Pipeline = r.Name()
-	case r.Proxy != nil:
+	case r.Proxy != nil, r.Serve != nil:
 		line.Service = r.Name()
 	default:
 		line.Store = r.Name()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/jsonid"
@@ -25,16 +26,21 @@ type Answer struct {
 	// Elsewhere are the other scopes of the store that have the key, if this one lacks it.
 	Elsewhere []string `json:"elsewhere,omitempty"`
 	// Parked, Events and Looked are those of all places.
-	Parked   []Parked  `json:"parked,omitempty"`
-	Events   []Event   `json:"events,omitempty"`
-	Next     string    `json:"next,omitempty"`
-	Commands []string  `json:"commands,omitempty"`
-	Looked   []string  `json:"looked,omitempty"`
-	Others   []*Answer `json:"others,omitempty"`
+	Parked []Parked `json:"parked,omitempty"`
+	Events []Event  `json:"events,omitempty"`
+	Next   string   `json:"next,omitempty"`
+	// Now are the messages of the key that a running pipeline has read and not settled, and
+	// Troubles say why pipelines of the key deliver nothing now.
+	Now      []admin.UnderWay `json:"now,omitempty"`
+	Troubles []string         `json:"troubles,omitempty"`
+	Commands []string         `json:"commands,omitempty"`
+	Looked   []string         `json:"looked,omitempty"`
+	Others   []*Answer        `json:"others,omitempty"`
 
 	record   semel.Record
 	commands []keyrecord.Command
 	parked   bool // its pipeline has parked messages of the key
+	trouble  string
 	failed   bool // a place could not be asked
 }
 
@@ -82,6 +88,7 @@ type findings struct {
 	events  []Event
 	seen    map[Event]bool // without their At
 	looked  []string       // the places, and how far each was read
+	now     []admin.UnderWay
 }
 
 // add notes an event, once.
@@ -152,7 +159,12 @@ func (f *findings) whole(app *term.App, ids []string, failed bool) *Answer {
 	for i := range f.looked {
 		f.looked[i] = app.Redact(f.looked[i])
 	}
-	all.Events, all.Looked = f.events, f.looked
+	all.Events, all.Looked, all.Now = f.events, f.looked, f.now
+	for _, a := range f.answers {
+		if a.trouble != "" && (a == all || a.weight() > 0 || all.Nothing()) {
+			all.Troubles = append(all.Troubles, app.Redact(a.trouble))
+		}
+	}
 	if all.Key == nil && len(ids) > 0 {
 		all.Key, _ = jsonid.Format(ids[0]) // without one, the member is left out
 	}
@@ -161,7 +173,7 @@ func (f *findings) whole(app *term.App, ids []string, failed bool) *Answer {
 }
 
 // Nothing reports whether no place knows the key.
-func (a *Answer) Nothing() bool { return a.weight() <= 0 && len(a.Events) == 0 }
+func (a *Answer) Nothing() bool { return a.weight() <= 0 && len(a.Events)+len(a.Now) == 0 }
 
 // Failed reports whether a place could not be asked.
 func (a *Answer) Failed() bool { return a.failed }
@@ -176,6 +188,15 @@ func (a *Answer) Known() *semel.Record {
 
 // Cases returns the commands, each with the case that it is for.
 func (a *Answer) Cases() []keyrecord.Command { return a.commands }
+
+// Doing says where a message is that a pipeline has read and not settled.
+func Doing(at *admin.UnderWay, now time.Time) string {
+	text := at.Pipeline + " has a message of this key: " + at.State
+	if !at.NextRetry.IsZero() {
+		text += fmt.Sprintf(" in %s", about(max(at.NextRetry.Sub(now), 0).Seconds()))
+	}
+	return text
+}
 
 // Print prints an answer, for people or as JSON.
 func (all *Answer) Print(app *term.App) error {
@@ -240,9 +261,15 @@ func (a *Answer) write(text *strings.Builder, redact func(string) string) error 
 		}
 		fmt.Fprintf(text, "%-27s  %s: %s\n", when, term.DisplayText(e.Place), term.DisplayText(e.What))
 	}
-	if len(a.Events) > 0 && a.Next != "" {
+	if len(a.Events) > 0 && (a.Next != "" || len(a.Now) > 0 || len(a.Troubles) > 0) {
 		text.WriteString("\n")
 	}
 	fact("next time", a.Next)
+	for i := range a.Now {
+		fact("now", Doing(&a.Now[i], time.Now()))
+	}
+	for _, trouble := range a.Troubles {
+		fact("trouble", trouble)
+	}
 	return keyrecord.WriteCommands(text, a.commands)
 }

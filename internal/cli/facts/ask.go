@@ -29,6 +29,8 @@ type Question struct {
 	Process *admin.Process
 	// Quick: walk over no store to find the key in another scope.
 	Quick bool
+	// Status returns what the pipelines do. Defaults to the answer of the running process.
+	Status func(ctx context.Context) *admin.Status
 	// ParkedOf lists the parked messages of a pipeline. Defaults to all of its place.
 	ParkedOf func(ctx context.Context, p *config.Pipeline, fn func(*pipeline.Parked) bool) error
 	// IDs are readings of the KEY. If ByDigest is set, the key is that of Digest instead.
@@ -71,6 +73,13 @@ func (q *Question) Ask(ctx context.Context, places []Place) (*Answer, error) {
 		}
 		failed = errors.Join(failed, q.askPlace(ctx, &places[i]))
 	}
+	if now := q.status(ctx); now != nil {
+		for _, at := range places {
+			if at.answer != nil && at.Pipeline != nil {
+				at.answer.trouble = TroubleOf(now, at.Pipeline.Name)
+			}
+		}
+	}
 	since := time.Now().Add(-q.Since) // for all pipelines, of which two may read one topic
 	for i := range places {
 		if ctx.Err() != nil {
@@ -81,6 +90,23 @@ func (q *Question) Ask(ctx context.Context, places []Place) (*Answer, error) {
 		}
 	}
 	return q.whole(q.App, q.IDs, failed != nil), failed
+}
+
+// statusFor limits the question what the running process does.
+const statusFor = 2 * time.Second
+
+// status returns what the pipelines do, or nil if no process answers.
+func (q *Question) status(ctx context.Context) *admin.Status {
+	if q.Status != nil {
+		return q.Status(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusFor)
+	defer cancel()
+	now, err := open.StatusOf(ctx, q.Conf, q.Admin)
+	if err != nil {
+		return nil
+	}
+	return now
 }
 
 // String names a place for people.
@@ -204,6 +230,11 @@ func (q *Question) journal(ctx context.Context, store semel.Store, at *Place, ke
 		var err error
 		if journal, err = running.Journal(ctx, keys); err != nil {
 			return fmt.Errorf("read the journal of the running process: %w", term.InOneLine(err))
+		}
+	}
+	for _, at := range journal.Now {
+		if !slices.Contains(q.now, at) { // the process answers for all its stores
+			q.now = append(q.now, at)
 		}
 	}
 	for _, e := range journal.Entries {

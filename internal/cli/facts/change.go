@@ -81,7 +81,7 @@ func (h *Hands) Again(ctx context.Context, r *semel.Record) (*semel.Record, erro
 
 // Settle settles an unknown record, between two lines of the audit log.
 func (h *Hands) Settle(ctx context.Context, by keyrecord.By, r *semel.Record, as semel.State, window time.Duration) error {
-	return keyrecord.Audited(ctx, h, "resolve", by, r, as, func() error {
+	return keyrecord.Audited(ctx, h, "resolve", by, r, as, keyrecord.OutcomeDone, func() error {
 		if r.Key.ID != "" {
 			return h.Resolve(ctx, semel.ResolveRequest{Key: r.Key, As: as, Window: window})
 		}
@@ -95,7 +95,7 @@ func (h *Hands) Settle(ctx context.Context, by keyrecord.By, r *semel.Record, as
 
 // Forget removes a record in any state, between two lines of the audit log.
 func (h *Hands) Forget(ctx context.Context, by keyrecord.By, r *semel.Record) error {
-	return keyrecord.Audited(ctx, h, "rm", by, r, semel.Absent, func() (err error) {
+	return keyrecord.Audited(ctx, h, "rm", by, r, semel.Absent, keyrecord.OutcomeDone, func() (err error) {
 		var removed bool
 		if r.Key.ID != "" {
 			removed, err = h.Remove(ctx, r.Key)
@@ -123,7 +123,7 @@ func (h *Hands) MakeDone(ctx context.Context, by keyrecord.By, key semel.Key, wi
 	if err != nil || r.State == semel.Done {
 		return err
 	}
-	return keyrecord.Audited(ctx, h, "parked done", by, r, semel.Done, func() error { return h.makeDone(ctx, by, r, window) })
+	return keyrecord.Audited(ctx, h, "parked done", by, r, semel.Done, keyrecord.OutcomeDone, func() error { return h.makeDone(ctx, by, r, window) })
 }
 
 func (h *Hands) makeDone(ctx context.Context, by keyrecord.By, r *semel.Record, window time.Duration) error {

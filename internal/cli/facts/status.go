@@ -3,6 +3,7 @@
 package facts
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -78,12 +79,8 @@ func Details(now *admin.Status, file string) (list []Detail) {
 		if p.Settled > 0 {
 			add(AboutPipeline, p.Name, false, "%s", accounts(p))
 		}
-		if p.State == admin.StateNotSeen {
-			add(AboutPipeline, p.Name, true, "no process that runs %s answered: %s", p.Name, p.Reason)
-		} else if p.Reason != "" {
-			add(AboutPipeline, p.Name, troubled(p), "%s is not ready: %s", p.Name, term.Trouble(p.Reason, p.NextAttempt, now.Time))
-		} else if p.WaitingFor != "" {
-			add(AboutPipeline, p.Name, troubled(p), "%s is stalled, waiting for %s", p.Name, p.WaitingFor)
+		if text := trouble(p, now.Time); text != "" {
+			add(AboutPipeline, p.Name, troubled(p), "%s", text)
 		}
 		if e := p.LastError; e != nil {
 			text := e.Event
@@ -96,12 +93,15 @@ func Details(now *admin.Status, file string) (list []Detail) {
 				add(AboutPipeline, p.Name, false, "%s failed last %s: %s: the log has the error", p.Name, Ago(now.Time, e.At), text)
 			}
 		}
+		if p.Retrying > 0 || p.ReadAhead > 0 && (p.Pace != nil || troubled(p)) {
+			add(AboutPipeline, p.Name, false, "%s", underWay(p, now.Time))
+		}
 		if p.Pace != nil {
 			add(AboutPipeline, p.Name, false, "%s", behind(p))
 		}
 		for _, at := range p.Lags {
 			if len(p.Lags) > 1 && (at.Messages != nil && *at.Messages > 0 || at.Bytes != nil && *at.Bytes > 0) {
-				add(AboutPipeline, p.Name, false, "%s: %s/%d has lag %s", p.Name, at.Source, at.Partition, Lag(at.Messages, at.Bytes))
+				add(AboutPipeline, p.Name, false, "%s: %s/%d has lag %s", p.Name, at.Source, at.Partition, LagOf(&at))
 			}
 		}
 	}
@@ -133,6 +133,30 @@ func Details(now *admin.Status, file string) (list []Detail) {
 	return list
 }
 
+// trouble says what keeps a pipeline from working, or returns "" if nothing does, or if only its
+// state is known.
+func trouble(p *admin.PipelineStatus, now time.Time) string {
+	switch {
+	case p.State == admin.StateNotSeen:
+		return fmt.Sprintf("no process that runs %s answered: %s", p.Name, p.Reason)
+	case p.Reason != "":
+		return fmt.Sprintf("%s is not ready: %s", p.Name, term.Trouble(p.Reason, p.NextAttempt, now))
+	case p.WaitingFor != "":
+		return fmt.Sprintf("%s is stalled, waiting for %s", p.Name, p.WaitingFor)
+	}
+	return ""
+}
+
+// TroubleOf says why a pipeline delivers nothing now, or returns "".
+func TroubleOf(now *admin.Status, pipeline string) string {
+	for i := range now.Pipelines {
+		if p := &now.Pipelines[i]; p.Name == pipeline && troubled(p) {
+			return cmp.Or(trouble(p, now.Time), p.Name+" is "+string(p.State))
+		}
+	}
+	return ""
+}
+
 // troubled reports whether a pipeline neither works nor has ended, or is not seen.
 func troubled(p *admin.PipelineStatus) bool { return !Well(p.State) }
 
@@ -162,6 +186,21 @@ func accounts(p *admin.PipelineStatus) string {
 	return line
 }
 
+// underWay says where the messages are that were read and are not settled.
+func underWay(p *admin.PipelineStatus, now time.Time) string {
+	line := fmt.Sprintf("%s: %s in flight", p.Name, term.FormatCount(int64(p.InFlight)))
+	if p.Retrying > 0 {
+		line += ", " + term.FormatCount(int64(p.Retrying)) + " to be tried again"
+		if next := p.NextRetry; !next.IsZero() {
+			line += fmt.Sprintf(" (the first in %s)", about(max(next.Sub(now), 0).Seconds()))
+		}
+	}
+	if p.ReadAhead > 0 {
+		line += ", " + term.FormatCount(int64(p.ReadAhead)) + " read ahead"
+	}
+	return line
+}
+
 // Work says how long claim and sink of a pipeline take, or "-".
 func Work(p *admin.PipelineStatus) (claim, sink string) {
 	of := p.Work
@@ -179,16 +218,23 @@ func Left(p *admin.PipelineStatus) string {
 	if p.Pace == nil || p.Pace.LeftSeconds == nil {
 		return "-"
 	}
+	if p.LagMore {
+		return "more than " + about(*p.Pace.LeftSeconds)
+	}
 	return about(*p.Pace.LeftSeconds)
 }
 
 // behind says of a pipeline that is behind how far, how long that takes, and what limits it.
 func behind(p *admin.PipelineStatus) string {
-	pace, line := p.Pace, fmt.Sprintf("%s is lagging: %s behind, ", p.Name, Lag(p.Lag, p.LagBytes))
+	pace, line := p.Pace, fmt.Sprintf("%s is lagging: %s behind, ", p.Name, lag(p.Lag, p.LagBytes, p.LagMore))
 	if pace.LeftSeconds == nil {
 		line += "and nothing was settled in the last ten seconds"
 	} else {
-		line += fmt.Sprintf("about %s at %s/s", about(*pace.LeftSeconds), term.FormatRate(p.Rate))
+		at := "about "
+		if p.LagMore {
+			at = "more than "
+		}
+		line += fmt.Sprintf("%s%s at %s/s", at, about(*pace.LeftSeconds), term.FormatRate(p.Rate))
 	}
 	if pace.BatchSeconds == nil {
 		return line
@@ -257,17 +303,24 @@ func Count(n *int64) string {
 	return term.FormatCount(*n)
 }
 
-// Lag formats a lag in messages or bytes.
-func Lag(messages, size *int64) string {
+// LagOf formats the lag of a partition.
+func LagOf(p *admin.PartitionLag) string { return lag(p.Messages, p.Bytes, p.More) }
+
+// lag formats a lag in messages or bytes. more: it is only a part.
+func lag(messages, size *int64, more bool) string {
+	text := Count(messages)
 	if messages == nil && size != nil {
-		return term.FormatBytes(*size)
+		text = term.FormatBytes(*size)
 	}
-	return Count(messages)
+	if more {
+		return "more than " + text
+	}
+	return text
 }
 
 // Lagged formats the lag of a pipeline, with its age if it is old.
 func Lagged(now *admin.Status, p *admin.PipelineStatus) string {
-	text := Lag(p.Lag, p.LagBytes)
+	text := lag(p.Lag, p.LagBytes, p.LagMore)
 	if p.LagMeasured.IsZero() || now.Time.Sub(p.LagMeasured) < freshFor {
 		return text
 	}

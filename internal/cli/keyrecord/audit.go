@@ -32,7 +32,7 @@ type auditLine struct {
 	After     string `json:"after,omitempty"`
 	Message   string `json:"message,omitempty"` // that is parked
 	Reason    string `json:"reason,omitempty"`
-	Outcome   string `json:"outcome,omitempty"` // "done" or "failed"
+	Outcome   string `json:"outcome,omitempty"` // OutcomeFailed, or what Audited was told
 	Error     string `json:"error,omitempty"`
 }
 
@@ -53,8 +53,19 @@ type By struct {
 // Me returns the user who runs the program, with a reason.
 func Me(reason string) By { return By{Actor: Actor(), Reason: reason} }
 
-// Audited makes a change to one key between two lines of the audit log.
-func Audited(ctx context.Context, log Log, verb string, by By, before *semel.Record, after semel.State, change func() error) error {
+// The outcomes of changes.
+const (
+	OutcomeDone   = "done"
+	OutcomeFailed = "failed"
+	// OutcomeQueued: a running pipeline does the rest, and may park the message again.
+	OutcomeQueued = "queued"
+	// OutcomeWritten: the message is in its topic again, and the running pipeline reads it there.
+	OutcomeWritten = "written back"
+)
+
+// Audited makes a change to one key between two lines of the audit log. The second says outcome
+// if the change succeeds.
+func Audited(ctx context.Context, log Log, verb string, by By, before *semel.Record, after semel.State, outcome string, change func() error) error {
 	operation := rand.Text()
 	known := NewLine(before)
 	err := appendAudit(ctx, log, auditLine{
@@ -66,11 +77,11 @@ func Audited(ctx context.Context, log Log, verb string, by By, before *semel.Rec
 		return fmt.Errorf("audit log: nothing was changed: %w", err)
 	}
 	changeErr := change()
-	outcome := auditLine{Time: term.JSONTime(time.Now()), Operation: operation, Outcome: "done"}
+	line := auditLine{Time: term.JSONTime(time.Now()), Operation: operation, Outcome: outcome}
 	if changeErr != nil {
-		outcome.Outcome, outcome.Error = "failed", changeErr.Error()
+		line.Outcome, line.Error = OutcomeFailed, changeErr.Error()
 	}
-	if err := appendAudit(context.WithoutCancel(ctx), log, outcome); err != nil {
+	if err := appendAudit(context.WithoutCancel(ctx), log, line); err != nil {
 		changeErr = errors.Join(changeErr, fmt.Errorf("audit log: the change was made, but its outcome could not be logged: %w", err))
 	}
 	return changeErr

@@ -22,7 +22,7 @@ func TestAuditIsWrittenBeforeTheChangeAndSaysWhenItFailed(t *testing.T) {
 	var log auditLines
 	ctx, cancel := context.WithCancel(t.Context())
 	record := &semel.Record{Key: semel.Key{Scope: "s", ID: "i"}, State: semel.Done}
-	err := Audited(ctx, &log, "rm", Me("why"), record, semel.Absent, func() error {
+	err := Audited(ctx, &log, "rm", Me("why"), record, semel.Absent, OutcomeDone, func() error {
 		if len(log) != 1 || !strings.HasSuffix(log[0], `"reason":"why"}`) {
 			t.Errorf("before the change: %q", log)
 		}
@@ -35,7 +35,7 @@ func TestAuditIsWrittenBeforeTheChangeAndSaysWhenItFailed(t *testing.T) {
 	if len(log) != 2 || !strings.HasSuffix(log[1], `"outcome":"failed","error":"the disk is gone"}`) {
 		t.Errorf("audit log: %q", log)
 	}
-	err = Audited(ctx, &log, "rm", Me("why"), record, semel.Absent, func() error {
+	err = Audited(ctx, &log, "rm", Me("why"), record, semel.Absent, OutcomeDone, func() error {
 		t.Error("changed without a line in the audit log")
 		return nil
 	})

@@ -161,7 +161,7 @@ func Holder(ctx context.Context, conf *config.File) *admin.Client {
 // runs it says: the one that has an embedded store open, or the admin server of the file. It
 // returns "" if the pipeline works, or if no process answers.
 func Waits(ctx context.Context, conf *config.File, pipeline string) (why string, next, now time.Time) {
-	status, err := StatusOf(ctx, conf)
+	status, err := StatusOf(ctx, conf, "")
 	if err != nil {
 		return "", next, now
 	}
@@ -173,19 +173,22 @@ func Waits(ctx context.Context, conf *config.File, pipeline string) (why string,
 	return "", next, now
 }
 
-// StatusOf asks the process that runs a configuration for its status: the one that has an embedded
-// store open, or the admin server of the file. It blocks until that answers.
-func StatusOf(ctx context.Context, conf *config.File) (*admin.Status, error) {
+// StatusOf asks the process that runs a configuration for its status: the one with the admin
+// server at an address, or without one that has an embedded store open, or the admin server of
+// the file. It blocks until that answers.
+func StatusOf(ctx context.Context, conf *config.File, address string) (*admin.Status, error) {
 	now := &admin.Status{}
-	if holder := Holder(ctx, conf); holder != nil {
-		defer holder.Close()
-		return now, holder.Get(ctx, admin.StatusPath, now)
-	}
-	if conf.Admin.Listen == admin.Off {
-		return nil, errors.New("the file has no admin server")
+	if address == "" {
+		if holder := Holder(ctx, conf); holder != nil {
+			defer holder.Close()
+			return now, holder.Get(ctx, admin.StatusPath, now)
+		}
+		if conf.Admin.Listen == admin.Off {
+			return nil, errors.New("the file has no admin server")
+		}
 	}
 	var wrong term.Problems
-	client := Admin("", conf, &wrong)
+	client := Admin(address, conf, &wrong)
 	if err := wrong.Err(); err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func ForeignScope(ctx context.Context, a *term.App, file string, conf *config.Fi
 	}
 	var finding config.Finding
 	err := s.WithStore(ctx, func(store semel.Store) error {
-		return semel.CheckScope(ctx, store, p.Key.Scope, semel.ScopeOwner{Rule: p.Key.Rule.String(), Pipeline: p.Name})
+		return semel.CheckScope(ctx, store, p.Key.Scope, p.ScopeOwner())
 	})
 	if foreign, ok := errors.AsType[*semel.ScopeError](err); ok {
 		return []config.Finding{conf.ForeignScope(p, foreign)}, nil

@@ -63,6 +63,18 @@ pipelines:
 		refused := programtest.Run(t, "", "run", other, "on-"+store, "--admin", "off", "-q")
 		refused.Check(t, term.ExitUsage, text(store)+": "+ways)
 	}
+	// Another unwrap finds other ids by the same rule.
+	inside := programtest.WriteFile(t, filepath.Join(dir, "inside.yaml"), strings.NewReplacer(", store: ", ", unwrap: [.user, json], store: ", "in.jsonl", "in2.jsonl").Replace(programtest.ReadFile(t, file)))
+	for _, store := range []string{"files", "cache", "db", "stack"} {
+		refused := programtest.Run(t, "", "run", inside, "on-"+store, "--admin", "off", "-q")
+		refused.Check(t, term.ExitUsage, fmt.Sprintf(`scope "of-%s" has ids found by the rule .id, and ids found by .id of the message inside (unwrap: .user, json) could be equal to them by chance: `, store)+ways)
+	}
+	for verb, status := range map[string]int{"lint": term.ExitFound, "explain": term.ExitDone} {
+		if got := programtest.Run(t, "", verb, inside); got.Status != status || !strings.Contains(got.Stdout, ".id of the message inside (unwrap: .user, json)") {
+			t.Errorf("%s: %+v", verb, got)
+		}
+	}
+
 	// Lint connects to nothing. It sees the embedded store, and not in use.
 	linted := programtest.Run(t, "", "lint", other)
 	linted.Check(t, term.ExitFound, " 1 broken\n")

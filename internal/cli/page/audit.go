@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
@@ -56,6 +57,8 @@ type auditRow struct {
 	Time                                      time.Time
 	Actor, Host, Place, What, Reason, Outcome string
 	Failed                                    bool
+	// message is that of a retry, as PIPELINE/ID.
+	message string
 }
 
 // auditData is what the page of the audit logs shows.
@@ -100,8 +103,36 @@ func auditPage(v *visit) error {
 		})
 		add("parked messages in "+p.Parked.Path, lines, err)
 	}
+	sayRetried(v, d.Rows)
 	slices.SortStableFunc(d.Rows, func(a, b auditRow) int { return b.Time.Compare(a.Time) })
 	return v.show(http.StatusOK, "audit", "Audit", d)
+}
+
+// sayRetried adds what became of messages that were queued, as far as they are still parked. The
+// others have a line of their own: of the pipeline that settled them.
+func sayRetried(v *visit, rows []auditRow) {
+	lists := map[string]*parkedList{}
+	for i := range rows {
+		r := &rows[i]
+		at := strings.LastIndexByte(r.message, '/')
+		if r.Outcome != keyrecord.OutcomeQueued || at < 0 {
+			continue
+		}
+		name, id := r.message[:at], r.message[at+1:]
+		list, known := lists[name]
+		if p, ok := v.Conf.Pipeline(name); ok && !known {
+			list, _ = parkedOf(v, v.r.Context(), p) // without it, the outcome stays "queued"
+			lists[name] = list
+		}
+		if list == nil {
+			continue
+		}
+		if at := slices.IndexFunc(list.messages, func(m pipeline.Parked) bool { return m.ID == id }); at >= 0 {
+			if m := &list.messages[at]; !m.Queued && m.At.After(r.Time) {
+				r.Outcome, r.Failed = fmt.Sprintf("%s: %s", facts.ParkedAgain, m.Reason), true
+			}
+		}
+	}
 }
 
 // auditOf returns the last lines of the audit log of a store.
@@ -132,7 +163,7 @@ func rowsOf(place string, lines [][]byte) (rows []auditRow) {
 			continue
 		}
 		if at, ok := byOperation[l.Operation]; ok && l.Outcome != "" {
-			rows[at].Outcome, rows[at].Failed = l.Outcome, l.Outcome != "done"
+			rows[at].Outcome, rows[at].Failed = l.Outcome, l.Outcome == keyrecord.OutcomeFailed
 			if l.Error != "" {
 				rows[at].Outcome += ": " + l.Error
 			}
@@ -154,6 +185,7 @@ func rowsOf(place string, lines [][]byte) (rows []auditRow) {
 			row.What, row.Outcome = fmt.Sprintf("%s %s: %s → %s", l.Verb, l.key(), l.Before.State, l.After), "not known"
 			if l.Message != "" {
 				row.What += ", message " + l.Message
+				row.message = l.Message
 			}
 		}
 		rows = append(rows, row)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -96,6 +97,30 @@ func (c *cached[T]) forget() {
 	defer c.mu.Unlock()
 	c.at = time.Time{}
 	c.changes++
+}
+
+// rendered keeps what was rendered of one status for each person, because many people look at it.
+type rendered struct {
+	mu    sync.Mutex // guards the fields below, also while one of them is rendered
+	of    *admin.Status
+	pages map[admin.Identity][]byte
+}
+
+// get returns what render returned for a person and a status, which nobody changes.
+func (c *rendered) get(of *admin.Status, who admin.Identity, render func() ([]byte, error)) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of != of {
+		c.of, c.pages = of, map[admin.Identity][]byte{}
+	}
+	if page, ok := c.pages[who]; ok {
+		return page, nil
+	}
+	page, err := render()
+	if err == nil {
+		c.pages[who] = page
+	}
+	return page, err
 }
 
 // lists has a list for each name.

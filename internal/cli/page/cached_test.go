@@ -3,9 +3,12 @@ package page
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/semel-dev/semel/internal/admin"
 )
 
 func TestOneReadsWhileTheOthersSeeTheOldList(t *testing.T) {
@@ -68,4 +71,36 @@ func TestErrorsOfAListAreKeptForSomeSeconds(t *testing.T) {
 			t.Errorf("%v after %d reads", err, reads)
 		}
 	})
+}
+
+// TestOneOverviewIsRenderedForManyPeople lets people look at one status.
+func TestOneOverviewIsRenderedForManyPeople(t *testing.T) {
+	t.Parallel()
+	var pages rendered
+	made := 0
+	look := func(of *admin.Status, name string) string {
+		page, err := pages.get(of, admin.Identity{Name: name}, func() ([]byte, error) {
+			made++
+			return fmt.Append(nil, name, made), nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(page)
+	}
+	first, second := &admin.Status{}, &admin.Status{}
+	for range 20 {
+		if a, b := look(first, "a"), look(first, "b"); a != "a1" || b != "b2" {
+			t.Fatal(a, b)
+		}
+	}
+	if page := look(second, "a"); page != "a3" {
+		t.Error(page)
+	}
+	if _, err := pages.get(second, admin.Identity{}, func() ([]byte, error) { return nil, errors.New("broken") }); err == nil {
+		t.Error("an error is lost")
+	}
+	if page := look(second, ""); page != "4" {
+		t.Errorf("an error was kept: %s", page)
+	}
 }

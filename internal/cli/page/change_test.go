@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,4 +136,57 @@ func TestWrongLinksBlockNobody(t *testing.T) {
 		}
 	}
 	s.loggedIn()
+}
+
+// TestTheAuditSaysWhatBecameOfARetry retries messages, of which the pipeline parks one again.
+func TestTheAuditSaysWhatBecameOfARetry(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, credentials)
+	s.park(pipeline.ReasonPermanent, "a", "b")
+	has(t, s.post("/settle", url.Values{"pick": values(s.get("/parked"), "pick"), "do": {"retry"}, "reason": {"the target is up"}}), "2 queued")
+	queued, err := s.letters.Queued(t.Context(), "orders", 10)
+	if err != nil || len(queued) != 2 {
+		t.Fatal(len(queued), err)
+	}
+	has(t, s.get("/audit"), "</span> – queued<")
+	for _, m := range queued { // as the pipeline does
+		if m.Key.ID == "a" {
+			err = s.letters.Settle(t.Context(), m, pipeline.Settlement{How: pipeline.HowRedriven, Delivered: true, Actor: "host/1", Reason: "done"})
+		} else {
+			again := *m
+			again.At, again.Redrives, again.Queued, again.Reason = time.Now().Add(time.Second), m.Redrives+1, false, pipeline.ReasonAttempts
+			err = s.letters.Park(t.Context(), []pipeline.Parked{again})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.page.parkedLists.named("orders").forget()
+	audit := s.get("/audit")
+	has(t, audit, "message orders/ppermanent0</span> – queued<", "message orders/ppermanent1</span> – parked again: attempts<", "redriven ppermanent0 of orders, key a</span> – done")
+	if strings.Contains(audit, "message orders/ppermanent1</span> – done") {
+		t.Error(audit)
+	}
+}
+
+// TestAKeySaysWhatItsPipelineDoes asks for a key of a pipeline that is paused, while a message of
+// it waits for its next try.
+func TestAKeySaysWhatItsPipelineDoes(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, credentials)
+	s.page.Process.Journal.UnderWay = func(keys []semel.Key) []admin.UnderWay {
+		if !slices.Contains(keys, semel.Key{Scope: "hooks", ID: "waits"}) {
+			return nil
+		}
+		return []admin.UnderWay{{Pipeline: "hooks", State: admin.StateRetrying, NextRetry: time.Now().Add(12500 * time.Millisecond)}}
+	}
+	page := s.post("/key", url.Values{"id": {"waits"}, "pipeline": {"hooks"}})
+	has(t, page, "hooks is not ready: the server answers ", "hooks has a message of this key: to be tried again in 1")
+	if strings.Contains(page, "Nothing is known of this key") {
+		t.Error(page)
+	}
+	has(t, s.post("/key", url.Values{"id": {"other"}, "pipeline": {"hooks"}}), "Nothing is known of this key", "hooks is not ready: the server answers ")
+	if page := s.post("/key", url.Values{"id": {"other"}, "pipeline": {"orders"}}); strings.Contains(page, "is not ready") {
+		t.Error(page)
+	}
 }

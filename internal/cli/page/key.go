@@ -59,13 +59,16 @@ type keyData struct {
 	Found   bool
 	Nothing bool
 	// Next says what the next delivery of a key gets of which nothing is known, or "".
-	Next    string
-	Failed  string
-	Answers []answerView
-	Events  []facts.Event
-	Picture *timeline
-	Looked  []string
-	status  int
+	Next   string
+	Failed string
+	// Now says where messages of the key are that were read and are not settled, and Troubles
+	// why pipelines deliver nothing now.
+	Now, Troubles []string
+	Answers       []answerView
+	Events        []facts.Event
+	Picture       *timeline
+	Looked        []string
+	status        int
 	// Refs are the readings of the key, for a search of sources and sinks.
 	Refs []string
 }
@@ -194,6 +197,7 @@ func questionOf(v *visit) *facts.Question {
 	q := facts.NewQuestion(v.App)
 	q.File, q.Conf, q.Process, q.Quick = v.File, v.Conf, v.Process, true
 	q.Since, q.Patience, q.Most = searchBack, searchFor, searchMost
+	q.Status = func(ctx context.Context) *admin.Status { return v.now(ctx) }
 	q.ParkedOf = func(ctx context.Context, p *config.Pipeline, fn func(*pipeline.Parked) bool) error {
 		list, err := parkedOf(v, ctx, p)
 		if err == nil {
@@ -355,6 +359,10 @@ func askAll(v *visit, q *facts.Question, places []facts.Place, d *keyData) error
 	if d.Nothing && err == nil && answer.Known() != nil {
 		d.Next = answer.Next
 	}
+	for i := range answer.Now {
+		d.Now = append(d.Now, facts.Doing(&answer.Now[i], time.Now()))
+	}
+	d.Troubles = answer.Troubles
 	if d.Said != "" && d.status == 0 {
 		for i := range answer.Parked {
 			m := &answer.Parked[i]

@@ -48,6 +48,15 @@ type part struct {
 // overviewPage shows what needs a person, the pipelines and the stores.
 func overviewPage(v *visit) error {
 	now := v.now(v.r.Context())
+	page, err := v.overviews.get(now, v.who, func() ([]byte, error) { return v.render("overview", "Overview", overviewOf(v, now)) })
+	if err == nil {
+		v.answer(http.StatusOK, page)
+	}
+	return err
+}
+
+// overviewOf returns what the overview shows of a status.
+func overviewOf(v *visit, now *admin.Status) *overviewData {
 	d := &overviewData{Time: now.Time, Started: now.Started}
 	details := facts.Details(now, v.File)
 	for _, detail := range details {
@@ -80,7 +89,7 @@ func overviewPage(v *visit) error {
 	for i := range now.Stores {
 		d.Stores = append(d.Stores, storePart(v, now, &now.Stores[i]))
 	}
-	return v.show(http.StatusOK, "overview", "Overview", d)
+	return d
 }
 
 // noticeOf adds the page that shows more to a detail.
@@ -108,6 +117,14 @@ func pipelinePart(v *visit, now *admin.Status, s *admin.PipelineStatus) part {
 			{"rate", term.FormatRate(s.Rate) + "/s"}, {"fresh", facts.Share(s)}, {"lag", facts.Lagged(now, s)},
 			{"time left", facts.Left(s)}, {"in flight", term.FormatCount(int64(s.InFlight))}, {"parked", facts.Count(s.Waiting)}, {"last settled", facts.Ago(now.Time, s.LastSettled)},
 		},
+	}
+	for _, of := range []struct {
+		name string
+		n    int
+	}{{admin.StateRetrying, s.Retrying}, {admin.StateReadAhead, s.ReadAhead}} {
+		if of.n > 0 {
+			p.Facts = append(p.Facts, fact{of.name, term.FormatCount(int64(of.n))})
+		}
 	}
 	claim, sink := facts.Work(s)
 	p.Facts = append(p.Facts, fact{"claim takes", claim}, fact{"sink takes", sink})

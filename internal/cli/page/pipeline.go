@@ -63,7 +63,7 @@ func pipelinePage(v *visit) error {
 		}
 		for i := range s.Lags[:min(len(s.Lags), mostPartitions)] {
 			at := &s.Lags[i]
-			d.Partitions = append(d.Partitions, partitionRow{at.Source, at.Partition, facts.Lag(at.Messages, at.Bytes)})
+			d.Partitions = append(d.Partitions, partitionRow{at.Source, at.Partition, facts.LagOf(at)})
 		}
 		d.More = len(s.Lags) - len(d.Partitions)
 	}

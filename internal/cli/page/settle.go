@@ -333,12 +333,12 @@ func settleMessage(v *visit, ctx context.Context, do string, p *config.Pipeline,
 		item.outcome, item.reason, item.waits = facts.Queued, "", true
 		return letters.(pipeline.DeadLetterStore).Queue(ctx, []string{m.ID})
 	}
+	outcome := keyrecord.OutcomeQueued
+	if _, ok := letters.(facts.ParkedTopic); ok {
+		outcome = keyrecord.OutcomeWritten
+	}
 	if facts.Markable(v.Conf, p) != nil { // no store has its key, so the log beside the messages has the change
-		log, ok := letters.(keyrecord.Log)
-		if !ok {
-			return fmt.Errorf("the parked messages of %s have no audit log: nothing was changed: %w", p.Name, errors.ErrUnsupported)
-		}
-		return keyrecord.Audited(ctx, log, "parked retry", by, &semel.Record{Key: m.Key}, semel.Absent, again)
+		return keyrecord.Audited(ctx, letters, "parked retry", by, &semel.Record{Key: m.Key}, semel.Absent, outcome, again)
 	}
 	return v.onStore(p.Store.Name, func(hands *facts.Hands) error {
 		now, err := hands.Again(ctx, &semel.Record{Key: m.Key})
@@ -351,7 +351,7 @@ func settleMessage(v *visit, ctx context.Context, do string, p *config.Pipeline,
 		if now.State == semel.Unknown {
 			return errors.New("its key is unknown, so that it would be parked again: settle the key first")
 		}
-		return keyrecord.Audited(ctx, hands, "parked retry", by, now, now.State, again)
+		return keyrecord.Audited(ctx, hands, "parked retry", by, now, now.State, outcome, again)
 	})
 }
 

@@ -54,7 +54,8 @@ type Page struct {
 	unknownLists lists[*unknownList] // by store
 	operations   operations
 
-	status cached[*admin.Status]
+	status    cached[*admin.Status]
+	overviews rendered
 }
 
 // asset is a file for the browser.
@@ -99,21 +100,32 @@ type view struct {
 	Of any
 }
 
-// show renders a page.
+// show renders a page and answers with it.
 func (v *visit) show(status int, name, title string, of any) error {
+	page, err := v.render(name, title, of)
+	if err == nil {
+		v.answer(status, page)
+	}
+	return err
+}
+
+// answer answers with a page.
+func (v *visit) answer(status int, page []byte) {
+	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	v.w.WriteHeader(status)
+	_, _ = v.w.Write(page) // a browser that disconnected needs no answer
+}
+
+// render renders a page.
+func (v *visit) render(name, title string, of any) ([]byte, error) {
 	data := view{Title: title, Here: name, Who: v.who, Locked: v.Conf.Admin.Auth == nil && v.who.Role == admin.Nobody, Of: of}
 	data.Live = v.r.Method == http.MethodGet && (name == "overview" || name == "pipeline" || name == "store" || name == "outcome")
 	if o, ok := of.(*outcomeData); ok {
 		data.Live = data.Live && o.Waiting
 	}
 	var page bytes.Buffer
-	if err := v.templates.render(&page, name+".html", &data); err != nil {
-		return err
-	}
-	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	v.w.WriteHeader(status)
-	_, _ = v.w.Write(page.Bytes()) // a browser that disconnected needs no answer
-	return nil
+	err := v.templates.render(&page, name+".html", &data)
+	return page.Bytes(), err
 }
 
 // fail shows an error.

@@ -61,6 +61,9 @@ proxy:
   max_buffered: 2MiB
   routes:
     status: { path: /status, release: [600] }
+    code: { path: /code, release: [-32602] }
+    tools: { path: /tools, tools: [pay] }
+    calls: { path: /calls, profile: mcp, tools: [pay], release: [4xx, -32602, isError] }
     none: { path: /none, headers: [] }
     cookie: { path: /cookie, replay_headers: [set-cookie] }
     large: { path: /large, max_body: 4MiB }
@@ -71,10 +74,13 @@ proxy:
     lease: { path: /lease, lease: 1us }
 `)
 	got := programtest.Run(t, "", "lint", starts)
-	got.Check(t, term.ExitUsage, "proxy.jwt_secret: it has 5 bytes, want at least 32", "proxy.encryption_key: not 64 hexadecimal digits", `proxy.routes.status.release[0]: "600": not a status`, "proxy.routes.none: headers: no header can have the key", "proxy.routes.cookie: replay_headers: set-cookie belongs to one connection",
+	got.Check(t, term.ExitUsage, "proxy.jwt_secret: it has 5 bytes, want at least 32", "proxy.encryption_key: not 64 hexadecimal digits", `proxy.routes.status.release[0]: "600": not a status`, `proxy.routes.code: release: "-32602" is no status`, "proxy.routes.tools: tools: only calls of tools have them: write profile: mcp", "proxy.routes.none: headers: no header can have the key", "proxy.routes.cookie: replay_headers: set-cookie belongs to one connection",
 		"proxy.routes.large: max_body, max_response, max_buffered: ", "proxy.routes.longer: max_response: 33484801 bytes, and the store keeps 33554432 with 69632 for the headers: at most 33484800", `proxy.routes.pointer: fingerprint.include: "amount" is no JSON pointer`, `proxy.routes.pointer: fingerprint.exclude: "at" is no JSON pointer`, "proxy.routes.lease: lease: 1µs is shorter than 1ms")
 	if strings.Contains(got.Stderr, "routes.body") {
 		t.Errorf("a profile with its key in the body needs no header: %s", got.Stderr)
+	}
+	if strings.Contains(got.Stderr, "routes.calls") {
+		t.Errorf("the profile mcp has tools and codes: %s", got.Stderr)
 	}
 	if strings.Contains(got.Stderr, "routes.longest") {
 		t.Errorf("a store keeps the longest answer: %s", got.Stderr)

@@ -175,3 +175,19 @@ admin: { listen: "`+address+`" }
 		t.Errorf("%s", &stdout)
 	}
 }
+
+func TestStatusSaysWhereMessagesAre(t *testing.T) {
+	t.Parallel()
+	answer := `{"time":"2026-01-02T03:04:05Z","pipelines":[{"pipeline":"mail","state":"ready","settled":0,"in_flight":2,"retrying":4,"next_retry":"2026-01-02T03:04:17Z","read_ahead":3792}]}`
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answer)) }))
+	t.Cleanup(target.Close)
+	got := programtest.Run(t, "", "status", "--admin", target.URL)
+	got.Check(t, term.ExitDone)
+	if !strings.Contains(got.Stdout, "\nmail: 2 in flight, 4 to be tried again (the first in 12 s), 3,792 read ahead\n") {
+		t.Errorf("%s", got.Stdout)
+	}
+	got = programtest.Run(t, "", "status", "--admin", target.URL, "--json")
+	if got.Check(t, term.ExitDone); !strings.Contains(got.Stdout, `"in_flight":2,"retrying":4,"next_retry":"2026-01-02T03:04:17Z","read_ahead":3792}`) {
+		t.Errorf("%s", got.Stdout)
+	}
+}

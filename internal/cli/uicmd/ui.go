@@ -173,7 +173,7 @@ const statusFor = time.Second
 // shared stores.
 func (u *ui) status(ctx context.Context) *admin.Status {
 	asked, cancel := context.WithTimeout(ctx, statusFor)
-	now, err := open.StatusOf(asked, u.conf)
+	now, err := open.StatusOf(asked, u.conf, "")
 	cancel()
 	why := "the process that answered does not run it"
 	if err != nil {

@@ -50,6 +50,19 @@ func TestVerifyHTTPPassesARightServiceAndFailsAWrongOne(t *testing.T) {
 	})
 }
 
+// A service without keys fails the items of its profile.
+func TestVerifyHTTPChecksCallsOfTools(t *testing.T) {
+	t.Parallel()
+	upstream := programtest.StartVerifyUpstream(t)
+	got := programtest.Run(t, "", "verify", "http", "--target", upstream, "--probe", upstream, "--profile", "mcp")
+	got.Check(t, 3, " failed  ")
+	for _, want := range []string{"63  failed   protocol  a repeated call gets the first result under its own id: ", "\n72  passed   protocol  other methods and notifications run each time\n", "\n78  n/a      security  callers do not share the keys of calls: "} {
+		if !strings.Contains(got.Stdout, want) {
+			t.Errorf("the table lacks %q:\n%s", want, got.Stdout)
+		}
+	}
+}
+
 func TestVerifyHTTPRefusesWhatItCannotCheck(t *testing.T) {
 	t.Parallel()
 	silent := httptest.NewServer(http.NotFoundHandler())

@@ -233,7 +233,7 @@ func (q *question) places(asked []*config.Pipeline, scoped bool, wrong *term.Pro
 	switch {
 	case q.storeName != "" || q.pipeline != "":
 	case !callers && q.Conf.Proxy != nil:
-		q.Remark("store %s: not for requests of the proxy, whose keys belong to callers: add --caller NAME", q.Conf.Proxy.Store.Name)
+		q.Remark("store %s: not for requests of the proxy, whose keys belong to callers: add --caller NAME, which semel keys show KEY finds", q.Conf.Proxy.Store.Name)
 	case callers:
 		for _, s := range q.Conf.Stores {
 			if s.Spec.About().NoRecords == "" && !slices.ContainsFunc(q.Conf.Stores, func(upper *config.Store) bool {

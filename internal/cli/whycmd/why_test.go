@@ -369,7 +369,7 @@ proxy: { store: keys, upstream: "http://127.0.0.1:1", scope: "header:X-Customer"
 	got.check(t, term.ExitDone)
 	got.has(t, "store        keys\n", "scope        http\nstate        done\n")
 	run(t, "", "why", "k-1", "--config", file).has(t, "nothing is known of this key\n",
-		"\n  store keys: not for requests of the proxy, whose keys belong to callers: add --caller NAME\n")
+		"\n  store keys: not for requests of the proxy, whose keys belong to callers: add --caller NAME, which semel keys show KEY finds\n")
 	run(t, "", "why", "k-1", "--caller", "alice", "--store-name", "keys", "--config", file).has(t, "state        done\n")
 	run(t, "", "why", "k-1", "k-2", "--caller", "alice", "--config", file).check(t, term.ExitUsage, "--caller takes one Idempotency-Key")
 }

@@ -301,6 +301,8 @@ func (s *SASL) explain(path string, err error) *diagnose.Error {
 		if s.Mechanism != "" {
 			said.Remedy += ".mechanism"
 		}
+	case errors.Is(err, kerr.IllegalSaslState):
+		said.Cause, said.Remedy = "the listener of the brokers asks for no login", "correct the port in "+path+".brokers, or leave "+path+".sasl out"
 	case !errors.Is(err, kerr.SaslAuthenticationFailed):
 		return nil
 	case s.OAuth != nil:

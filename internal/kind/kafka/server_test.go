@@ -339,6 +339,7 @@ func TestErrorsOfBrokersHaveACauseAndARemedy(t *testing.T) {
 	}{
 		{kerr.SaslAuthenticationFailed, "password refused for user app: correct source.kafka.sasl"},
 		{kerr.UnsupportedSaslMechanism, "the brokers do not support the SASL mechanism PLAIN: correct source.kafka.sasl.mechanism"},
+		{kerr.IllegalSaslState, "the listener of the brokers asks for no login: correct the port in source.kafka.brokers, or leave source.kafka.sasl out"},
 		{kerr.InconsistentGroupProtocol, "end the other members of the group, or write another source.kafka.group or protocol"},
 		{io.EOF, ""},
 		{&net.OpError{Op: "dial", Err: io.EOF}, ""},

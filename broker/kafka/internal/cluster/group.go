@@ -83,8 +83,10 @@ func (f *NameTaken) Lasts(now time.Time, session time.Duration) bool {
 }
 
 // Lag returns how far a group is behind in some partitions. It leaves out partitions
-// whose offsets are unknown.
-func Lag(ctx context.Context, adm *kadm.Client, group string, fromEnd bool, held []Partition) ([]pipeline.Lag, error) {
+// whose offsets are unknown. settled returns the offset below which this member has settled
+// all records of a partition, or less if it knows none, and how many it has settled from there
+// on. It may be nil.
+func Lag(ctx context.Context, adm *kadm.Client, group string, fromEnd bool, held []Partition, settled func(Partition) (low, ahead int64)) ([]pipeline.Lag, error) {
 	if len(held) == 0 {
 		return nil, nil
 	}
@@ -119,7 +121,12 @@ func Lag(ctx context.Context, adm *kadm.Client, group string, fromEnd bool, held
 		} else if fromEnd {
 			at = end.Offset
 		}
-		list = append(list, pipeline.Lag{Source: id.Topic, Partition: id.Number, Messages: max(end.Offset-at, 0), Bytes: pipeline.UnknownLag})
+		left := end.Offset - at
+		if settled != nil {
+			low, ahead := settled(id)
+			left -= max(low-at, 0) + ahead
+		}
+		list = append(list, pipeline.Lag{Source: id.Topic, Partition: id.Number, Messages: max(left, 0), Bytes: pipeline.UnknownLag})
 	}
 	return list, nil
 }

@@ -28,7 +28,7 @@ func TestLagCountsFromTheCommittedOffset(t *testing.T) {
 		kafkatest.Must(b.T, err)
 		held := []Partition{{"in", 0}, {"in", 1}, {"in", 2}, {"in", 9}}
 		for fromEnd, want := range map[bool][]int64{false: {3, 4, 1}, true: {3, 0, 1}} {
-			lag, err := Lag(b.Context(), adm, "g", fromEnd, held)
+			lag, err := Lag(b.Context(), adm, "g", fromEnd, held, nil)
 			kafkatest.Must(b.T, err)
 			if len(lag) != len(want) {
 				b.Fatalf("%+v", lag)
@@ -39,7 +39,16 @@ func TestLagCountsFromTheCommittedOffset(t *testing.T) {
 				}
 			}
 		}
-		if lag, err := Lag(b.Context(), adm, "g", false, nil); lag != nil || err != nil {
+		// Of partition 0, this member has settled record 1 since, and one behind record 2; of
+		// partition 1, two records behind the first.
+		lag, err := Lag(b.Context(), adm, "g", false, held[:3], func(p Partition) (low, ahead int64) { return 2 - 2*int64(p.Number), 1 + int64(p.Number)%2 })
+		kafkatest.Must(b.T, err)
+		for i, n := range []int64{1, 2, 0} {
+			if lag[i].Messages != n {
+				b.Errorf("partition %d, with what is settled and not committed: %+v, want %d", i, lag[i], n)
+			}
+		}
+		if lag, err := Lag(b.Context(), adm, "g", false, nil, nil); lag != nil || err != nil {
 			b.Errorf("without partitions: %v, %v", lag, err)
 		}
 	})

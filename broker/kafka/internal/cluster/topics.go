@@ -50,27 +50,29 @@ func Identity(id kadm.TopicID) string {
 	return id.String()
 }
 
-// Present returns the identities of those topics that a broker knows now.
-func Present(ctx context.Context, client *kgo.Client, topics []string) (map[string]string, error) {
-	if len(topics) == 0 {
-		return nil, nil
-	}
+// Present returns the identities of those topics that a broker knows now, and the id of its
+// cluster, or "".
+func Present(ctx context.Context, client *kgo.Client, topics []string) (ids map[string]string, clusterID string, err error) {
 	answer, err := describe(ctx, client, topics)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	ids := map[string]string{}
+	if answer.ClusterID != nil {
+		clusterID = *answer.ClusterID
+	}
+	ids = map[string]string{}
 	for _, topic := range answer.Topics {
 		if topic.ErrorCode == 0 && topic.Topic != nil {
 			ids[*topic.Topic] = Identity(topic.TopicID)
 		}
 	}
-	return ids, nil
+	return ids, clusterID, nil
 }
 
 // describe asks a broker for topics, and not the cache of the client.
 func describe(ctx context.Context, client *kgo.Client, topics []string) (*kmsg.MetadataResponse, error) {
 	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{} // nil would be all topics
 	for _, name := range topics {
 		topic := kmsg.NewMetadataRequestTopic()
 		topic.Topic = kmsg.StringPtr(name)

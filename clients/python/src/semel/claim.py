@@ -7,6 +7,7 @@ import contextvars
 import inspect
 import json
 import logging
+import math
 import os
 import socket
 import sys
@@ -49,6 +50,10 @@ class Policy:
     wait: Duration = 0.0
     #: How long a call is repeated while the server gives no answer.
     retry_for: Duration = 30.0
+    #: How long the lease is renewed, at most, for an effect that never ends. Then it ends, as if
+    #: the holder had died. If the effect ends after all, its key is completed. None is for ever;
+    #: the middleware for web frameworks has 5 minutes.
+    renew_for: Optional[Duration] = None
     #: Further exceptions of an effect that leave open whether it happened. Unknown, timeouts
     #: and lost connections always do.
     unknown_on: tuple[type[BaseException], ...] = ()
@@ -88,6 +93,7 @@ class Claim:
         self.members = wire.key_members(policy.scope, key)
         self.lease = wire.seconds(policy.lease)
         self.valid_until = 0.0
+        self.renew_until = math.inf
         self._engine, self._policy = engine, policy
         self._facts = {
             "claim_id": uuid.uuid4().hex,
@@ -207,6 +213,8 @@ class Claim:
         if decision == "fresh":
             self.token, self.attempt = str(answer["token"]), int(answer.get("attempt", 1))
             self.valid_until = self._call.sent + answer["lease_ms"] / 1000
+            if self._policy.renew_for is not None:
+                self.renew_until = self._call.sent + wire.seconds(self._policy.renew_for)
             if not self._holds():
                 self._abandon(self._call.answer)
                 raise self._too_late()

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 
 from .client import Client
 from .errors import SemelError
-from .webhook import KeyRule, NotHappened, Response, key_of
+from .webhook import KeyRule, NotHappened, Response, bounded, key_of
 
 
 class Once:
@@ -20,12 +20,15 @@ class Once:
         SEMEL_ONCE = {"/webhooks/": "Webhook-Id"}
 
     A repetition gets the first answer. A request without the header gets 400. An answer
-    with an error gives the key back, so that the sender's repetition runs. Put it last.
+    with an error gives the key back, so that the sender's repetition runs. A streaming answer
+    is read to its end before it is sent. A view without an answer keeps its key for the
+    `renew_for` of the client, by default 5 minutes; then the outcome is open. Put it last.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
-        self._client: Client = getattr(settings, "SEMEL_CLIENT", None) or Client(scope="webhooks")
+        client: Client = getattr(settings, "SEMEL_CLIENT", None) or Client(scope="webhooks")
+        self._client = bounded(client)
         self._rules: dict[str, KeyRule] = settings.SEMEL_ONCE
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
@@ -38,7 +41,7 @@ class Once:
             return HttpResponse(f"the header {rule} is missing", "text/plain", 400)
         if id is None:
             return self._get_response(request)
-        response: Optional[HttpResponse] = None
+        error: Optional[Exception] = None
         claim = self._client.claim(id, origin=request.path)
         try:
             with claim:
@@ -48,7 +51,9 @@ class Once:
                 error = getattr(request, "_semel_error", None)
                 if error is not None:
                     raise error
-                body = b"" if response.streaming else response.content
+                body = b"".join(response) if response.streaming else response.content
+                if response.streaming:
+                    response.streaming_content = [body]
                 own = Response(response.status_code, list(response.items()), body)
                 claim.result = own.kept()
                 if not own.happened:
@@ -57,8 +62,8 @@ class Once:
             pass
         except SemelError as refused:
             return _django(Response.refusal(refused))
-        except Exception:
-            if response is None:
+        except Exception as raised:
+            if raised is not error:
                 raise
         return response
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, MutableMapping
 from typing import Any, Callable
 
 from .client import Client
-from .errors import SemelError
-from .webhook import KeyRule, NotHappened, Response, key_of
+from .errors import SemelError, Unknown
+from .webhook import KeyRule, NotHappened, Response, bounded, key_of
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -21,11 +22,14 @@ class Once:
         app.add_middleware(Once, client=client, path="/webhooks", key="Webhook-Id")
 
     A repetition gets the first answer. A request without the header gets 400. An answer
-    with an error gives the key back, so that the sender's repetition runs.
+    with an error gives the key back, so that the sender's repetition runs. An answer without
+    an end leaves the outcome open, and so does none within the `renew_for` of the client, by
+    default 5 minutes: then the application is cancelled.
     """
 
     def __init__(self, app: App, client: Client, key: KeyRule, path: str = "/") -> None:
-        self._app, self._client, self._key, self._path = app, client, key, path.rstrip("/") + "/"
+        self._app, self._client, self._key = app, bounded(client), key
+        self._path = path.rstrip("/") + "/"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         covered = scope["type"] == "http" and scope["method"] == "POST"
@@ -45,7 +49,7 @@ class Once:
         try:
             async with claim:
                 if claim.fresh:
-                    response = await self._run(scope, body, receive)
+                    response = await self._run(scope, body)
                     claim.result = response.kept()
                     if not response.happened:
                         raise NotHappened
@@ -57,10 +61,12 @@ class Once:
             response = Response.refusal(error)
         await _answer(send, response)
 
-    async def _run(self, scope: Scope, body: bytes, receive: Receive) -> Response:
+    async def _run(self, scope: Scope, body: bytes) -> Response:
         response = Response(500, [], b"")
+        ended = False
 
         async def collect(message: MutableMapping[str, Any]) -> None:
+            nonlocal ended
             if message["type"] == "http.response.start":
                 response.status = message["status"]
                 response.headers = [
@@ -69,8 +75,11 @@ class Once:
                 ]
             elif message["type"] == "http.response.body":
                 response.body += message.get("body", b"")
+                ended = not message.get("more_body", False)
 
-        await self._app(scope, _again(body, receive), collect)
+        await self._app(scope, _again(body, _nothing), collect)
+        if not ended:  # its lease was lost, or it has a bug
+            raise Unknown("semel: the application returned without the end of its answer")
         return response
 
 
@@ -83,6 +92,12 @@ async def _read(receive: Receive) -> bytes:
         body += bytes(message.get("body", b""))
         if not message.get("more_body", False):
             return body
+
+
+async def _nothing() -> MutableMapping[str, Any]:
+    """Hides that the sender has left: the answer is kept for its repetition."""
+    await asyncio.Event().wait()
+    raise AssertionError("nobody sets the event")
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

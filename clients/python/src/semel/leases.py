@@ -26,6 +26,7 @@ class Held(Protocol):
     token: str
     lease: float  #: seconds
     valid_until: float  #: on the clock of this module
+    renew_until: float  #: from then on it is not renewed
 
     def lose(self, why: str) -> None: ...
 
@@ -77,6 +78,11 @@ class Leases:
         link = Link(self._address)
         while claims := self._wait():
             began = now()
+            for claim in claims:
+                if claim.renew_until <= began:
+                    self.drop(claim)
+                    claim.lose("the effect takes longer than renew_for: its lease is not renewed")
+            claims = [claim for claim in claims if claim.renew_until > began]
             # One that is due soon comes along, so that all are due together from then on.
             due = [claim for claim in claims if _due(claim) <= began + claim.lease / 6]
             for first in range(0, len(due), 1000):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
+from .client import Client
 from .errors import InFlight, Mismatch, SemelError
 from .wire import Id, Scalar
 
@@ -53,6 +54,11 @@ class Response:
         if error.retry:
             headers.append(("Retry-After", str(max(1, round(error.retry_after)))))
         return Response(status, headers, json.dumps(document).encode())
+
+
+def bounded(client: Client) -> Client:
+    """A handler that never answers keeps its key for 5 minutes, unless the client says else."""
+    return client if client.policy.renew_for is not None else client.using(renew_for="5m")
 
 
 class NotHappened(Exception):

@@ -2,6 +2,7 @@ package budget
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -114,8 +115,7 @@ func (b *Transaction) Committed() { b.limit = 0 }
 // functions that may take long ask, so the others cost no timer.
 type Patience struct {
 	context.Context
-	most  time.Duration
-	cause error
+	cause SlowError
 	once  sync.Once
 	timed atomic.Pointer[timed] // nil until it is asked
 }
@@ -125,9 +125,17 @@ type timed struct {
 	cancel context.CancelFunc
 }
 
-// Within returns a context that ends with a cause.
-func Within(ctx context.Context, most time.Duration, cause error) *Patience {
-	return &Patience{Context: ctx, most: most, cause: cause}
+// Within returns a context that ends after a time with a SlowError. Brokers abort a transaction
+// after another time.
+func Within(ctx context.Context, most, transaction time.Duration) *Patience {
+	return &Patience{Context: ctx, cause: SlowError{most, transaction}}
+}
+
+// SlowError says that a record takes longer than a transaction may be open.
+type SlowError struct{ most, transaction time.Duration }
+
+func (e SlowError) Error() string {
+	return fmt.Sprintf("it takes more than %v for this message, and brokers abort a transaction after %v (Timeouts.Transaction): make it simpler, or the message smaller", e.most, e.transaction)
 }
 
 // Stop frees the timer.
@@ -139,7 +147,7 @@ func (p *Patience) Stop() {
 
 func (p *Patience) ask() context.Context {
 	p.once.Do(func() {
-		ctx, cancel := context.WithTimeoutCause(p.Context, p.most, p.cause)
+		ctx, cancel := context.WithTimeoutCause(p.Context, p.cause.most, p.cause)
 		p.timed.Store(&timed{ctx, cancel})
 	})
 	return p.timed.Load()

@@ -12,7 +12,7 @@ import (
 // TestAnExpiredContextIsSeenThroughEveryMethod asks in several goroutines.
 func TestAnExpiredContextIsSeenThroughEveryMethod(t *testing.T) {
 	t.Parallel()
-	cause := errors.New("too slow")
+	cause := SlowError{time.Second, time.Minute}
 	for name, ended := range map[string]func(ctx context.Context) bool{
 		"Err":  func(ctx context.Context) bool { return ctx.Err() != nil },
 		"Done": func(ctx context.Context) bool { _, open := <-ctx.Done(); return !open },
@@ -25,7 +25,7 @@ func TestAnExpiredContextIsSeenThroughEveryMethod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := Within(t.Context(), time.Second, cause)
+				p := Within(t.Context(), time.Second, time.Minute)
 				defer p.Stop()
 				if context.Cause(p) != nil {
 					t.Error("it has a cause before its end")

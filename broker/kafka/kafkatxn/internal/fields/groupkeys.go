@@ -3,21 +3,17 @@ package fields
 import (
 	"fmt"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/key"
 )
 
 // GroupKeys finds group keys by a rule.
 type GroupKeys struct {
-	by      *key.Rule
-	reader  *key.Reader
-	message semel.Message
-	one     []byte
-	all     [][]byte
-	bytes   []byte // of all
+	by     *key.Rule
+	reader *key.Reader
+	one    []byte
+	all    [][]byte
+	bytes  []byte // of all
 }
 
 // NewGroupKeys returns the GroupKeys of a rule.
@@ -39,18 +35,19 @@ func (k *GroupKeys) Of(m *semel.Message) ([]byte, error) {
 	return id, nil
 }
 
-// All returns the group keys of records, which are valid until the next call. It is empty
-// where Of returns an error.
-func (k *GroupKeys) All(records []*kgo.Record) [][]byte {
-	k.all, k.bytes = k.all[:0], k.bytes[:0]
-	for _, r := range records {
-		record.Fill(&k.message, r)
-		id, err := k.reader.AppendID(k.bytes, &k.message)
-		if from := len(k.bytes); err == nil && len(id)-from <= semel.MaxKeyBytes {
-			k.all, k.bytes = append(k.all, id[from:]), id
-		} else {
-			k.all = append(k.all, nil)
-		}
+// Begin begins a batch of messages. The group keys of the one before are no longer valid.
+func (k *GroupKeys) Begin() { k.all, k.bytes = k.all[:0], k.bytes[:0] }
+
+// Next returns the group key of the next message of a batch. It is empty where Of returns an
+// error.
+func (k *GroupKeys) Next(m *semel.Message) (group []byte) {
+	id, err := k.reader.AppendID(k.bytes, m)
+	if from := len(k.bytes); err == nil && len(id)-from <= semel.MaxKeyBytes {
+		group, k.bytes = id[from:len(id):len(id)], id
 	}
-	return k.all
+	k.all = append(k.all, group)
+	return group
 }
+
+// All returns what Next has returned for the messages of a batch.
+func (k *GroupKeys) All() [][]byte { return k.all }

@@ -11,7 +11,6 @@ type IDs struct {
 	reader *key.Reader
 	scope  string
 	hash   bool
-	id     []byte // memory
 }
 
 // NewIDs returns the IDs of a rule in a scope. With hash, a message without an id has the hash
@@ -20,24 +19,20 @@ func NewIDs(rule *key.Rule, scope string, hash bool) *IDs {
 	return &IDs{reader: rule.Reader(nil), scope: scope, hash: hash}
 }
 
-// Of returns the id of a message, which is valid until the next call. The error wraps
-// key.ErrMissing if the message has none, or says why the rule finds none or it is no id.
-func (i *IDs) Of(m *semel.Message) ([]byte, error) {
-	id, err := i.reader.AppendID(i.id[:0], m)
-	i.id = id
-	if err == nil && len(id) == 0 {
+// Append appends the id of a message. The error wraps key.ErrMissing if the message has none, or
+// says why the rule finds none or it is no id.
+func (i *IDs) Append(dst []byte, m *semel.Message) ([]byte, error) {
+	from := len(dst)
+	found, err := i.reader.AppendID(dst, m)
+	if id := found[from:]; err == nil && len(id) == 0 {
 		err = key.ErrMissing
-	}
-	if err == nil && len(id) > semel.MaxKeyBytes {
+	} else if err == nil && len(id) > semel.MaxKeyBytes {
 		err = semel.Key{Scope: i.scope, ID: string(id)}.Validate()
 	}
 	if err != nil && i.hash {
-		if id = record.ContentID(i.id[:0], m.Body); len(id) > 0 {
-			i.id, err = id, nil
+		if hashed := record.ContentID(dst, m.Body); len(hashed) > from {
+			return hashed, nil
 		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return id, nil
+	return found, err
 }

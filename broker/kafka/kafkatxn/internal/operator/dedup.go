@@ -2,57 +2,64 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/internal/diagnose"
+	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// keyed parks or drops the records that have no key.
+// keyed decides the records that have no key. No operator behind it asks whether a record has one.
 var keyed = Kind{
-	On: func(o *Options) bool {
-		return o.Unwrap != nil || o.OnMissing != pipeline.MissingPass && o.OnMissing != pipeline.MissingStop
-	},
-	New: func(p *Partition, next Operator) Operator { return &keying{p, next} },
+	On:  func(*Options) bool { return true },
+	New: func(p *Partition, next Operator) Operator { return &keying{p.effect, next} },
 }
 
 type keying struct {
-	*Partition
-	next Operator
+	remembering
+	decides Operator // by the key
 }
 
 // Process implements Operator.
 func (k *keying) Process(ctx context.Context, r *Record) (Outcome, error) {
-	if r.Key != KeyMissing && r.Key != KeyUnreadable {
-		return k.next.Process(ctx, r)
+	switch r.Key {
+	case KeyKnown:
+		return k.decides.Process(ctx, r)
+	case KeyPass:
+		return k.fresh(ctx, r)
+	case KeyUnreadable:
+		return k.Park(ctx, r, k.policy(), pipeline.ReasonUnreadable, 0, r.Err)
 	}
-	then := pipeline.Park
+	reason := pipeline.ReasonKeyInvalid
+	if errors.Is(r.Err, key.ErrMissing) {
+		reason = pipeline.ReasonKeyMissing
+	}
+	return k.Park(ctx, r, k.policy(), reason, 0, diagnose.NoKey(r.Body, r.Err))
+}
+
+// policy returns what happens to a record without a key. Identify has stopped at it if the policy
+// is to stop.
+func (k *keying) policy() pipeline.Then {
 	if k.OnMissing == pipeline.MissingDrop {
-		then = pipeline.Drop
+		return pipeline.Drop
 	}
-	reason, err := k.reasonOf(r)
-	return k.Park(ctx, r, then, reason, 0, err)
+	return pipeline.Park
 }
 
 // deduplicate lets the first record of each key take effect.
 var deduplicate = Kind{
 	On:  func(o *Options) bool { return o.Keep == nil },
-	New: func(p *Partition, next Operator) Operator { return &dedup{remembering{p, next}} },
+	New: func(p *Partition, next Operator) Operator { return &dedup{behind(p, next)} },
 }
 
 type dedup struct{ remembering }
 
 // Process implements Operator.
 func (d *dedup) Process(ctx context.Context, r *Record) (Outcome, error) {
-	if r.Key == KeyPass {
-		return d.fresh(ctx, r)
-	}
-	when, reached := r.Now, r.Now
-	if d.EventTime {
-		when = min(r.When, r.Now) // a record from the future counts as of now
-		reached = d.Clock.Reached(when)
-	}
+	when, reached := d.times(r)
 	switch d.Keys.Decide(&r.Digest, reached, when, r.At) {
 	case keystate.Duplicate:
 		return d.duplicate(r)
@@ -62,6 +69,16 @@ func (d *dedup) Process(ctx context.Context, r *Record) (Outcome, error) {
 		return d.late(ctx, r, when)
 	}
 	return d.remember(ctx, r, when, &d.Counts.Fresh)
+}
+
+// times returns the time from which the key of a record counts, and the one that the partition has
+// reached with it.
+func (d *dedup) times(r *Record) (when, reached int64) {
+	if !d.EventTime {
+		return r.Now, r.Now
+	}
+	when = min(r.When, r.Now) // a record from the future counts as of now
+	return when, d.Clock.Reached(when)
 }
 
 // late decides a record that is older than what is remembered. A redriven record is never late,
@@ -82,6 +99,13 @@ func (d *dedup) late(ctx context.Context, r *Record, when int64) (Outcome, error
 type remembering struct {
 	*Partition
 	next Operator
+}
+
+// behind returns what passes records on that take effect, to an operator. The operator that decides by
+// keys calls it, and keyed has it from there.
+func behind(p *Partition, next Operator) remembering {
+	p.effect = remembering{p, next}
+	return p.effect
 }
 
 // fresh passes a record on that takes effect, and counts it.
@@ -123,7 +147,7 @@ func (o *remembering) duplicate(r *Record) (Outcome, error) {
 	if o.Contents.Differs(hashOf(&r.Digest), r.Body) {
 		if c.Differing++; c.Differing == 1 {
 			c.Example = &pipeline.Item{Message: semel.Message{Origin: o.Fill(r).Origin}}
-			c.Example.Call.Key, _ = o.KeyOf() // a duplicate has a key
+			c.Example.Call.Key = o.KeyOf(r)
 		}
 	}
 	return Aside, nil

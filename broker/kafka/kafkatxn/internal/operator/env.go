@@ -21,8 +21,6 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
 	"github.com/semel-dev/semel/internal/coarse"
-	"github.com/semel-dev/semel/internal/diagnose"
-	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -34,9 +32,9 @@ type Env struct {
 	Limits cluster.Limits
 	// Produce gives a record to the client, as part of the open transaction.
 	Produce func(*kgo.Record)
-	// Raised returns the error of a check against Limits, or an error that wraps
-	// state.ErrAgain if the limits have changed since.
-	Raised func(ctx context.Context, tooLarge error) error
+	// Raised returns the error of a check against Limits. If the limits may have changed since,
+	// the session must restart instead, and restart is the error that says so.
+	Raised func(ctx context.Context, tooLarge error) (err, restart error)
 	// Admin asks brokers about topics.
 	Admin func() *kadm.Client
 	// ReadTables reads the tables of a partition to their ends; nil without brokers. Readings
@@ -63,11 +61,13 @@ type Env struct {
 	// Unwritable are the topics to which a Transform cannot write.
 	Unwritable output.Unwritable
 
-	ids             *fields.IDs
-	times, versions *fields.Reader
-	groups          *fields.GroupKeys
-	outputs         output.Results
-	message         semel.Message
+	ids     *fields.IDs
+	times   *fields.Reader // nil if records have times of their own
+	message semel.Message
+	// batch, and found with the ids of its records, are memory. texts are ids that users get.
+	batch []Record
+	found []byte
+	texts state.ByteSlab
 }
 
 // Counts are the results of a transaction.
@@ -82,14 +82,8 @@ type Counts struct {
 // NewEnv returns the Env of a session. The caller sets its other fields.
 func NewEnv(o *Options) *Env {
 	e := &Env{Options: o, ids: fields.NewIDs(o.Rule, o.Scope, o.OnMissing == pipeline.MissingHash)}
-	if o.Aggregate != nil {
-		e.groups = fields.NewGroupKeys(o.Aggregate.By)
-	}
 	if o.Times.Rule != nil {
 		e.times = fields.New(o.Times.Rule)
-	}
-	if k := o.Keep; k != nil && k.Newest != nil {
-		e.versions = fields.New(k.Newest)
 	}
 	return e
 }
@@ -115,7 +109,7 @@ func (e *Env) Open(r *kgo.Record) Record {
 		return x
 	}
 	e.note(&x)
-	inner, err := e.Unwrap(e.message)
+	inner, err := e.Unwrap.Unwrap(e.message)
 	if err != nil {
 		x.Key, x.Err = KeyUnreadable, err
 		return x
@@ -153,30 +147,30 @@ func (e *Env) Identify(keys *keystate.State, r *Record) error {
 		}
 		return nil
 	}
-	e.Fill(r)
-	id, err := e.ids.Of(&e.message)
+	from := len(e.found)
+	found, err := e.ids.Append(e.found, e.Fill(r))
 	switch {
 	case err == nil:
-		r.Digest, r.Key = keys.Digest(id), KeyKnown
+		e.found = found
+		r.Key, r.ID = KeyKnown, found[from:len(found):len(found)]
+		r.Digest = keys.Digest(r.ID)
 		keys.Prefetch(&r.Digest)
 	case e.OnMissing == pipeline.MissingPass:
 		r.Key = KeyPass
 	case e.OnMissing == pipeline.MissingStop:
 		return ToldToStop(r.Record, pipeline.ReasonKeyMissing, err)
 	default:
-		r.Key = KeyMissing
+		r.Key, r.Err = KeyMissing, err
 	}
 	return nil
 }
 
-// KeyOf returns the key of the record in the message of the Env. It is zero if the record has
-// none.
-func (e *Env) KeyOf() (k semel.Key, ok bool) {
-	id, err := e.ids.Of(&e.message)
-	if err != nil {
-		return k, false
+// KeyOf returns the key of a record. It is zero if the record has none.
+func (e *Env) KeyOf(r *Record) (k semel.Key) {
+	if r.Key == KeyKnown {
+		k = semel.Key{Scope: e.Scope, ID: e.texts.Text(r.ID)}
 	}
-	return semel.Key{Scope: e.Scope, ID: string(id)}, true
+	return k
 }
 
 // hashOf returns bits of a digest, which are uniform.
@@ -207,12 +201,7 @@ func (e *Env) Fail(ctx context.Context, r *Record, attempts int, err error) (Out
 
 // Park applies the policy to a record that is not delivered. A record is parked as it was read.
 func (e *Env) Park(_ context.Context, r *Record, then pipeline.Then, reason pipeline.Reason, attempts int, cause error) (Outcome, error) {
-	var k semel.Key // without a key it is zero
-	if r.Key != KeyUnreadable {
-		e.Fill(r)
-		k, _ = e.KeyOf()
-	}
-	read, outcome := r.read(), Aside
+	k, read, outcome := e.KeyOf(r), r.read(), Aside
 	if reason == pipeline.ReasonLate {
 		outcome = Late
 	}
@@ -249,16 +238,7 @@ func ItemOf(r *kgo.Record, k semel.Key, attempts int, cause error) *pipeline.Ite
 // check returns an error if an output is too large for a topic, or its time is too far from the
 // clock. A restart error says that the session must restart before that is known.
 func (e *Env) check(ctx context.Context, topic string, out *kgo.Record) (err, restart error) {
-	err = e.Raised(ctx, cmp.Or(e.Limits.Check(topic, out), e.Limits.CheckTime(topic, out, e.Budget.Began())))
-	return split(err)
-}
-
-// split returns an error that wraps state.ErrAgain as the second one, and others as the first.
-func split(err error) (of, restart error) {
-	if errors.Is(err, state.ErrAgain) {
-		return nil, err
-	}
-	return err, nil
+	return e.Raised(ctx, cmp.Or(e.Limits.Check(topic, out), e.Limits.CheckTime(topic, out, e.Budget.Began())))
 }
 
 // write writes an output. It may be the record that was read from a partition, with its key,
@@ -268,18 +248,4 @@ func (e *Env) write(out *kgo.Record, partition int32) {
 		out.Partition = partition
 	}
 	e.Produce(out)
-}
-
-// reasonOf returns the reason why a record has no key, and the error that says it.
-func (e *Env) reasonOf(r *Record) (pipeline.Reason, error) {
-	if r.Key == KeyUnreadable {
-		return pipeline.ReasonUnreadable, r.Err
-	}
-	e.note(r)
-	_, err := e.ids.Of(&e.message)
-	reason := pipeline.ReasonKeyInvalid
-	if errors.Is(err, key.ErrMissing) {
-		reason = pipeline.ReasonKeyMissing
-	}
-	return reason, diagnose.NoKey(r.Body, err)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 )
@@ -23,16 +22,14 @@ type filter struct {
 // Process implements Operator.
 func (f *filter) Process(ctx context.Context, r *Record) (Outcome, error) {
 	redrives := f.redrives(r)
-	m := f.Fill(r)
-	k, _ := f.KeyOf() // without a key (OnMissing: MissingPass) it is zero
-	most := f.Most
+	m, most := f.Fill(r), f.Most
 	if f.Emits {
 		most /= 2 // it follows other records of its transaction
 	}
-	body, pass, err := f.CallFilterMap(ctx, &pipeline.Delivery{Message: *m, Key: k, Attempt: 1, Redrive: redrives}, most)
+	body, pass, err := f.CallFilterMap(ctx, &pipeline.Delivery{Message: *m, Key: f.KeyOf(r), Attempt: 1, Redrive: redrives}, most)
 	switch {
-	case errors.Is(err, state.ErrAgain):
-		return NoRow, err
+	case err != nil && ctx.Err() != nil:
+		return NoRow, Ended(err)
 	case err != nil:
 		return f.failed(ctx, r, 1, err)
 	case !pass:

@@ -66,13 +66,13 @@ func (j *join) waits(row *stream.RowError) bool {
 
 // waiting returns a record as one that waits.
 func (j *join) waiting(r *Record) pending.Record {
-	return pending.Record{Record: cmp.Or(r.outer, r.Record), State: uint8(r.Key), HasID: r.Key == KeyKnown, ID: r.Digest, Since: j.Readings()}
+	return pending.Record{Record: cmp.Or(r.outer, r.Record), HasID: len(r.ID) > 0, ID: r.Digest, Since: j.Readings()}
 }
 
 // wait adds a record to those that wait.
 func (j *join) wait(r *Record) {
 	c := *r.read()
-	c.Headers = slices.Clip(c.Headers)
+	c.Headers, c.Context = slices.Clip(c.Headers), nil // the client uses the memory of the record that was read again
 	x := j.waiting(r)
 	x.Record = &c
 	j.Waits.Add(x)
@@ -101,10 +101,10 @@ func (p *Partition) Resume(ctx, calls context.Context, n int) (Outcome, error) {
 		p.Budget.Done()
 		of := *x.Record
 		r := p.Open(&of)
-		if r.Key != KeyUnreadable {
-			r.Key = KeyState(x.State)
+		if err := p.Identify(p.Keys, &r); err != nil {
+			return NoRow, err
 		}
-		r.Digest, r.Now, r.Resumed = x.ID, p.Now(), true
+		r.Now, r.Resumed = p.Now(), true
 		if outcome, err := p.first.Process(calls, &r); outcome == Full || err != nil {
 			return outcome, err
 		}
@@ -120,7 +120,7 @@ func (p *Partition) IdentifyWaiting() error {
 		if err := p.Identify(p.Keys, &r); err != nil {
 			return err
 		}
-		x.State, x.HasID, x.ID = uint8(r.Key), r.Key == KeyKnown, r.Digest
+		x.HasID, x.ID = len(r.ID) > 0, r.Digest
 		return nil
 	})
 }

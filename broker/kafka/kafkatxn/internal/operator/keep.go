@@ -8,6 +8,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keep"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/repartition"
@@ -22,12 +23,22 @@ var keepOne = Kind{
 	On:    func(o *Options) bool { return o.Keep != nil },
 	State: func(o *Options) Store { return keep.New(keep.RuleOf(o.Keep, o.Window)) },
 	Text:  func(o *Options) string { return o.Keep.String() },
-	New: func(p *Partition, next Operator) Operator {
-		k := keeping{remembering{p, next}, p.Store.(*keep.State)}
-		if p.Keep.Newest != nil {
-			return &newest{k}
+	Holds: func(o *Options) (what, loss string) {
+		if o.Keep.Newest != nil {
+			return "newest versions", "older records would take effect"
 		}
-		return &holder{k}
+		return "held records", "results would lack messages"
+	},
+	Gauge: "dedup.keep.open",
+	New: func(p *Partition, next Operator) Operator {
+		k := keeping{behind(p, next), p.Store.(*keep.State)}
+		switch {
+		case p.Keep.Newest != nil:
+			return &newest{k, fields.New(p.Keep.Newest)}
+		case p.Keep.First != nil:
+			return &earliest{holder{keeping: k}}
+		}
+		return &latest{holder{keeping: k}}
 	},
 }
 
@@ -37,24 +48,23 @@ type keeping struct {
 }
 
 // newest lets records take effect whose version is newer than all before.
-type newest struct{ keeping }
+type newest struct {
+	keeping
+	versions *fields.Reader
+}
 
 // Process implements Operator.
 func (n *newest) Process(ctx context.Context, r *Record) (Outcome, error) {
-	if r.Key == KeyPass {
-		return n.fresh(ctx, r)
-	}
 	when := r.Now
 	if n.EventTime {
 		when = min(r.When, r.Now)
 	}
 	n.held.See(when, r.Now)
-	m := n.Fill(r)
-	k, _ := n.KeyOf() // the record has a key
-	version, err := n.versions.Version(m, keep.ParseVersion)
+	id := string(r.ID)
+	version, err := n.versions.Version(n.Fill(r), keep.ParseVersion)
 	newer := false
 	if err == nil {
-		newer, err = keep.Newer(version, n.held.Version(k.ID))
+		newer, err = keep.Newer(version, n.held.Version(id))
 	}
 	if err != nil {
 		return n.Fail(ctx, r, 1, semel.Permanent(fmt.Errorf("keep: the version %s: %w", n.Keep.Newest, err)))
@@ -65,40 +75,57 @@ func (n *newest) Process(ctx context.Context, r *Record) (Outcome, error) {
 	}
 	outcome, err := n.fresh(ctx, r)
 	if outcome == Done && err == nil {
-		n.held.SetVersion(k.ID, version, max(when, n.held.Watermark()))
+		n.held.SetVersion(id, version, max(when, n.held.Watermark()))
 	}
 	return outcome, err
 }
 
-// holder holds records until no other one of their key can replace them.
-type holder struct{ keeping }
+// earliest lets the record with the smallest time take effect.
+type earliest struct{ holder }
 
-var _ Emitter = (*holder)(nil)
+var _ Emitter = (*earliest)(nil)
 
-// Process implements Operator.
-func (h *holder) Process(ctx context.Context, r *Record) (Outcome, error) {
-	if r.Key == KeyPass {
-		return h.fresh(ctx, r)
+// Process implements Operator. Records of the key that are due take effect first. Otherwise this
+// one would be late, or superseded by a record that cannot replace it, if both are in one
+// transaction.
+func (e *earliest) Process(ctx context.Context, r *Record) (Outcome, error) {
+	if !e.Clock.See(r.Record, r.When, r.Now) {
+		return e.ahead(ctx, r)
 	}
-	if !h.Clock.See(r.Record, r.When, r.Now) {
-		return h.Park(ctx, r, pipeline.Park, pipeline.ReasonPermanent, 1, h.Times.aheadOf(r.When, r.Now))
+	if err := e.held.EmitOf(string(r.ID), e.release(ctx, e.take)); err != nil {
+		return Aside, err
 	}
-	h.Fill(r)
-	k, _ := h.KeyOf() // the record has a key
-	if h.Keep.First != nil {
-		// Records of the key that are due take effect first. Otherwise this one would be late, or
-		// superseded by a record that cannot replace it, if both are in one transaction.
-		if err := h.held.EmitOf(k.ID, h.release(ctx)); err != nil {
-			return Aside, err
-		}
-		switch h.Keys.Decide(&r.Digest, h.Clock.Reached(r.When), r.When, r.At) {
-		case keystate.Duplicate:
-			return h.duplicate(r)
-		case keystate.Again:
-			return h.again()
-		}
+	switch e.Keys.Decide(&r.Digest, e.Clock.Reached(r.When), r.When, r.At) {
+	case keystate.Duplicate:
+		return e.duplicate(r)
+	case keystate.Again:
+		return e.again()
 	}
-	return h.hold(ctx, r, k.ID)
+	return e.hold(ctx, r, e.late)
+}
+
+// late decides a record that is older than the watermark allows. A redriven record is never late,
+// if no other one of its key took effect.
+func (e *earliest) late(ctx context.Context, r *Record) (Outcome, error) {
+	if e.redrives(r) > 0 {
+		return e.remember(ctx, r, e.Keys.StreamTime, &e.Counts.Fresh)
+	}
+	return e.holder.late(ctx, r)
+}
+
+// take delivers a record that was held, unless another of its key took effect.
+func (e *earliest) take(ctx context.Context, r *Record) (Outcome, error) {
+	r.Digest = e.Keys.Digest(r.ID)
+	if v := e.Keys.Decide(&r.Digest, r.When, r.When, r.At); v == keystate.Duplicate || v == keystate.Again {
+		e.Counts.Superseded++
+		return Aside, nil
+	}
+	return e.remember(ctx, r, r.When, &e.Counts.Fresh)
+}
+
+// Emit implements Emitter.
+func (e *earliest) Emit(ctx context.Context, most int) (n int, err error) {
+	return e.held.Emit(most, e.release(ctx, e.take))
 }
 
 // Foresee moves the watermark by a record that is decided next, and reports whether the records
@@ -116,14 +143,41 @@ func (p *Partition) Foresee(of *kgo.Record, now int64) bool {
 	return err == nil && p.Clock.See(r.Record, when, r.Now)
 }
 
-// hold adds a record to those that are held.
-func (h *holder) hold(ctx context.Context, r *Record, id string) (Outcome, error) {
-	value := repartition.AppendHeld(nil, h.ID, r.At, r.read())
-	topic := h.StateOf(h.ID.Topic)
-	if room := h.Limits.Of(topic) - cluster.BatchOverhead - 16 - state.Keep.HeaderSize() - keep.EntrySize - h.Clock.MaxSize(); len(value)+len(id) > room {
-		return h.Fail(ctx, r, 1, semel.Permanent(fmt.Errorf("keep: the record has %d bytes with its key and headers, and topic %s, which holds it, takes %d: raise max.message.bytes of that topic", len(value), topic, room)))
+// latest lets the last record of a window take effect.
+type latest struct{ holder }
+
+var _ Emitter = (*latest)(nil)
+
+// Process implements Operator.
+func (l *latest) Process(ctx context.Context, r *Record) (Outcome, error) {
+	if !l.Clock.See(r.Record, r.When, r.Now) {
+		return l.ahead(ctx, r)
 	}
-	verdict, replaced := h.held.Add(id, r.When, r.At, value)
+	return l.hold(ctx, r, l.late)
+}
+
+// Emit implements Emitter.
+func (l *latest) Emit(ctx context.Context, most int) (n int, err error) {
+	return l.held.Emit(most, l.release(ctx, l.fresh))
+}
+
+// holder holds records until no other one of their key can replace them.
+type holder struct {
+	keeping
+	value []byte // memory
+}
+
+// decision decides a record.
+type decision func(ctx context.Context, r *Record) (Outcome, error)
+
+// hold adds a record to those that are held, unless it is late.
+func (h *holder) hold(ctx context.Context, r *Record, late decision) (Outcome, error) {
+	h.value = repartition.AppendHeld(h.value[:0], h.ID, r.At, r.read())
+	topic, size := h.StateOf(h.ID.Topic), len(h.value)
+	if room := h.Limits.Of(topic) - cluster.BatchOverhead - 16 - state.Keep.HeaderSize() - keep.EntrySize - h.Clock.MaxSize(); size+len(r.ID) > room {
+		return h.Fail(ctx, r, 1, semel.Permanent(fmt.Errorf("keep: the record has %d bytes with its key and headers, and topic %s, which holds it, takes %d: raise max.message.bytes of that topic", size, topic, room)))
+	}
+	verdict, replaced := h.held.Add(string(r.ID), r.When, r.At, h.value)
 	h.Counts.Superseded += replaced
 	switch verdict {
 	case keep.Held:
@@ -131,58 +185,42 @@ func (h *holder) hold(ctx context.Context, r *Record, id string) (Outcome, error
 	case keep.Superseded:
 		h.Counts.Superseded++
 	case keep.Late:
-		return h.late(ctx, r)
+		return late(ctx, r)
 	}
 	return Aside, nil
 }
 
-// late decides a record that is older than the watermark allows. A redriven record is never
-// late, if no other one of its key took effect.
+// late decides a record that is older than the watermark allows.
 func (h *holder) late(ctx context.Context, r *Record) (Outcome, error) {
-	if h.Keep.First != nil && h.redrives(r) > 0 {
-		return h.remember(ctx, r, h.Keys.StreamTime, &h.Counts.Fresh)
-	}
 	h.Counts.Late++
 	return h.Park(ctx, r, h.Keep.Late, pipeline.ReasonLate, 0, fmt.Errorf("its time is %s, and records up to %s have taken effect (grace %v): %w",
 		text(r.When), text(h.held.Watermark()), h.Keep.Grace, semel.ErrLate))
 }
 
+// ahead decides a record whose time is too far ahead of the clock.
+func (h *holder) ahead(ctx context.Context, r *Record) (Outcome, error) {
+	return h.Park(ctx, r, pipeline.Park, pipeline.ReasonPermanent, 1, h.Times.aheadOf(r.When, r.Now))
+}
+
 // Due implements Emitter.
 func (h *holder) Due(bool) bool { return h.held.Due() }
-
-// Emit implements Emitter.
-func (h *holder) Emit(ctx context.Context, most int) (n int, err error) {
-	return h.held.Emit(most, h.release(ctx))
-}
 
 // Preview implements Emitter. What is held has no early results.
 func (h *holder) Preview(context.Context, int) (n int, err error) { return 0, nil }
 
-// release returns a function that delivers a record that was held, unless another of its key
-// took effect.
-func (h *holder) release(ctx context.Context) func(id string, when int64, value []byte) error {
+// release returns a function that delivers a record that was held.
+func (h *holder) release(ctx context.Context, deliver decision) func(id string, when int64, value []byte) error {
 	return func(id string, when int64, value []byte) error {
 		of, offset, err := repartition.ParseHeld(h.ID, value)
 		if err != nil {
 			return fmt.Errorf("%w: of %s/%d", err, h.ID.Topic, h.ID.Number)
 		}
-		x := h.Open(of)
-		r := &x
-		r.At, r.Now, r.When = offset, h.Now(), when
-		if r.Key == KeyUnreadable { // Unwrap is another one than when it was read
-			_, err = h.Park(ctx, r, pipeline.Park, pipeline.ReasonUnreadable, 0, r.Err)
+		r := h.Open(of)
+		if r.At, r.Now, r.When, r.ID = offset, h.Now(), when, []byte(id); r.Key != KeyUnreadable {
+			_, err = deliver(ctx, &r)
 			return err
 		}
-		if h.Keep.First == nil {
-			_, err = h.fresh(ctx, r)
-			return err
-		}
-		r.Digest = h.Keys.Digest([]byte(id))
-		if v := h.Keys.Decide(&r.Digest, when, when, offset); v == keystate.Duplicate || v == keystate.Again {
-			h.Counts.Superseded++
-			return nil
-		}
-		_, err = h.remember(ctx, r, when, &h.Counts.Fresh)
+		_, err = h.Park(ctx, &r, pipeline.Park, pipeline.ReasonUnreadable, 0, r.Err) // Unwrap is another one than when it was read
 		return err
 	}
 }

@@ -4,6 +4,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -31,11 +32,11 @@ type Emitter interface {
 	Preview(ctx context.Context, most int) (n int, err error)
 }
 
-// Preparer is an operator that reads ahead for some records, before the first of them is
-// decided.
+// Preparer is an operator that reads ahead for the records of a batch, before the first of them
+// is decided.
 type Preparer interface {
 	Operator
-	Prepare(records []*kgo.Record, batch []Record)
+	Prepare(batch []Record)
 }
 
 // Outcome is what became of a record.
@@ -70,9 +71,13 @@ type Record struct {
 	outer *kgo.Record
 	// At is the offset that was read, which is another one than that of an original.
 	At int64
-	// Key says whether the record has a key, and Digest is that of the key.
+	// Key says whether the record has a key. ID is the id of that key, in memory of the batch, and
+	// Digest its digest.
 	Key    KeyState
+	ID     []byte
 	Digest semel.Digest
+	// Given says that the client has the record, as an output.
+	Given bool
 	// Now is the time of the clock, and When the time by which the record counts, if records
 	// count by a time. Both are in milliseconds.
 	Now, When int64
@@ -80,8 +85,8 @@ type Record struct {
 	Resumed bool
 	// Group is the group key, if it is known.
 	Group []byte
-	// Err is why a table has no row for the record, after a number of attempts, or why there is
-	// no message inside it.
+	// Err is why the record has no key or no message inside it, or why a table has no row for it
+	// after a number of attempts.
 	Err      error
 	Attempts int
 }
@@ -95,6 +100,12 @@ const (
 	KeyPass       // without a key, and delivered without being remembered
 	KeyUnreadable // Unwrap finds no message in the record
 )
+
+// Size returns the bytes of key and value as they were read. No operator has had the record yet.
+func (r *Record) Size() int64 {
+	of := cmp.Or(r.outer, r.Record)
+	return int64(len(of.Key) + len(of.Value))
+}
 
 // read returns the record as it was read.
 func (r *Record) read() *kgo.Record {

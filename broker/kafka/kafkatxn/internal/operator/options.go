@@ -28,7 +28,7 @@ type Options struct {
 	Scope     string
 	OnMissing pipeline.Missing
 	// Unwrap returns the message inside a message, or is nil.
-	Unwrap func(semel.Message) (semel.Message, error)
+	Unwrap pipeline.Unwrapper
 	// Window is how long a key is remembered.
 	Window time.Duration
 	// EventTime says that keys are remembered by the times of records. Late is the policy for
@@ -57,6 +57,8 @@ type Options struct {
 	StateOf func(topic string) string
 	// Inputs are the topics of which copies are decided; nil without copies.
 	Inputs []string
+	// Early is the time between early results, or 0.
+	Early time.Duration
 	// Most is how long a transaction may be open.
 	Most time.Duration
 }
@@ -64,36 +66,33 @@ type Options struct {
 // calls reports whether records are given to functions of the user, which may take any time.
 func (o *Options) calls() bool { return o.Transform != nil || o.FilterMap != nil }
 
+// ReleasesSlowly reports whether records that are released are given to such functions.
+func (o *Options) ReleasesSlowly() bool { return o.calls() && o.Keep != nil }
+
 // NewBudget returns the budget of the transactions of a member.
 func (o *Options) NewBudget(interval time.Duration) budget.Transaction {
 	return budget.NewTransaction(interval, o.Most, o.calls())
 }
 
 // CallFilterMap calls the FilterMap. If it takes longer than most, the error is permanent, because
-// no transaction with the record would commit. If ctx has ended, the error wraps state.ErrAgain.
+// no transaction with the record would commit. After ctx has ended, an error says nothing of the
+// record.
 func (o *Options) CallFilterMap(ctx context.Context, d *pipeline.Delivery, most time.Duration) (body []byte, pass bool, err error) {
 	if o.FilterMap == nil {
 		return d.Body, true, nil
 	}
-	limited := budget.Within(ctx, most, SlowError{most, o.Most})
+	limited := budget.Within(ctx, most, o.Most)
 	defer limited.Stop()
 	body, pass, err = o.FilterMap.Call(limited, *d)
-	switch {
-	case err == nil:
-	case ctx.Err() != nil:
-		err = fmt.Errorf("%w: %v", state.ErrAgain, err) // not wrapped: it says nothing of the record
-	case limited.Err() != nil:
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
 		err = semel.Permanent(err)
 	}
 	return body, pass, err
 }
 
-// SlowError says that a record takes longer than a transaction may be open.
-type SlowError struct{ most, transaction time.Duration }
-
-func (e SlowError) Error() string {
-	return fmt.Sprintf("it takes more than %v for this message, and brokers abort a transaction after %v (Timeouts.Transaction): make it simpler, or the message smaller", e.most, e.transaction)
-}
+// Ended says that a session drains, because the context of the user's functions has ended. cause
+// is not wrapped, because it says nothing of the record.
+func Ended(cause error) error { return fmt.Errorf("%w: %v", state.ErrAgain, cause) }
 
 // Overdue explains an error that is the answer to a transaction that was open for too long. Nil
 // stays nil.

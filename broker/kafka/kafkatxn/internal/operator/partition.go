@@ -18,6 +18,11 @@ type Kind struct {
 	// Text says how the operator makes its state. A changelog of another text is refused. It is
 	// there if State is.
 	Text func(o *Options) string
+	// Holds says for people what the state is, and what follows if it is lost. Defaults to
+	// entries, without which results lack messages.
+	Holds func(o *Options) (what, loss string)
+	// Gauge is the name of the gauge of its values, or "" for none.
+	Gauge string
 	// New makes the operator for a partition. next is the one behind it, or nil for the last.
 	New func(p *Partition, next Operator) Operator
 }
@@ -49,5 +54,6 @@ type Partition struct {
 	Waits    pending.Queue
 	RowsRead bool
 
-	first Operator // of the chain
+	first  Operator    // of the chain
+	effect remembering // what passes records on that take effect
 }

@@ -202,11 +202,11 @@ func (s *toySession) begin() {
 	e := NewEnv(s.plan.Options)
 	e.Budget = s.plan.NewBudget(time.Second)
 	e.Produce = func(r *kgo.Record) { s.written = append(s.written, fmt.Sprintf("%s %s", r.Key, r.Value)) }
-	e.Raised = func(_ context.Context, err error) error {
+	e.Raised = func(_ context.Context, err error) (_, restart error) {
 		if s.random.IntN(10) == 0 {
-			err = state.ErrAgain // the record is not decided
+			return nil, state.ErrAgain // the record is not decided
 		}
-		return err
+		return err, nil
 	}
 	s.chain = Chain{Partition: Partition{Store: s.State}}
 	s.chain.Begin(s.plan, e)

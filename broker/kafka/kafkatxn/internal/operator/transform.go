@@ -68,14 +68,13 @@ func (t *transforming) call(ctx context.Context, r *Record, attempt int) (output
 		}
 	}()
 	redrives := t.redrives(r)
-	t.Fill(r)
-	k, ok := t.KeyOf()
-	t.message.Body = r.Value
+	k := t.KeyOf(r)
+	t.note(r)
 	outputs, err = t.Transform(ctx, pipeline.Delivery{Message: t.message, Key: k, Attempt: attempt, Redrive: redrives})
 	if i := slices.Index(outputs, nil); i >= 0 && err == nil {
 		return nil, fmt.Errorf("output %d of the Transform is nil: leave it out", i)
 	}
-	if ok && t.KeyHeaders && err == nil {
+	if t.KeyHeaders && r.Key == KeyKnown && err == nil {
 		now := time.Now()
 		for _, out := range outputs {
 			out.Headers = record.AppendOrigin(record.AppendKeyHeaders(out.Headers, k, t.Name), &t.message, now)
@@ -124,11 +123,9 @@ func (p *passing) Process(ctx context.Context, r *Record) (Outcome, error) {
 	if p.redrives(r) > 0 {
 		r.Headers = record.AppendOwn(nil, r.Headers, pipeline.RedriveHeader)
 	}
-	if p.KeyHeaders {
-		p.Fill(r)
-		if k, ok := p.KeyOf(); ok {
-			r.Headers = record.AppendOrigin(record.AppendKeyHeaders(r.Headers, k, p.Name), &p.message, time.Now())
-		}
+	if p.KeyHeaders && r.Key == KeyKnown {
+		p.note(r)
+		r.Headers = record.AppendOrigin(record.AppendKeyHeaders(r.Headers, p.KeyOf(r), p.Name), &p.message, time.Now())
 	}
 	err, restart := p.check(ctx, p.Output, r.Record)
 	switch {
@@ -139,7 +136,7 @@ func (p *passing) Process(ctx context.Context, r *Record) (Outcome, error) {
 		return p.Fail(ctx, r, 1, err)
 	}
 	p.Counts.Delivered++
-	r.Topic = p.Output
+	r.Topic, r.Given = p.Output, true
 	p.write(r.Record, r.Partition)
 	return Done, nil
 }

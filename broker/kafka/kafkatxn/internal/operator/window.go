@@ -2,14 +2,12 @@ package operator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/output"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/window"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
@@ -20,12 +18,18 @@ var aggregate = Kind{
 	On:    func(o *Options) bool { return o.Aggregate != nil },
 	State: func(o *Options) Store { return window.New(o.Aggregate) },
 	Text:  func(o *Options) string { return o.Aggregate.String() },
-	New:   func(p *Partition, _ Operator) Operator { return &windowing{p, p.Store.(*window.State)} },
+	Holds: func(*Options) (what, loss string) { return "open windows", "results would lack messages" },
+	Gauge: "dedup.windows.open",
+	New: func(p *Partition, _ Operator) Operator {
+		return &windowing{Partition: p, windows: p.Store.(*window.State), groups: fields.NewGroupKeys(p.Aggregate.By)}
+	},
 }
 
 type windowing struct {
 	*Partition
 	windows *window.State
+	groups  *fields.GroupKeys
+	outputs output.Results
 }
 
 var (
@@ -67,15 +71,16 @@ func (w *windowing) Process(ctx context.Context, r *Record) (Outcome, error) {
 }
 
 // Prepare implements Preparer. It finds the group keys, unless a FilterMap may change them.
-func (w *windowing) Prepare(records []*kgo.Record, batch []Record) {
+func (w *windowing) Prepare(batch []Record) {
 	if w.FilterMap != nil {
 		return
 	}
-	groups := w.groups.All(records)
-	w.windows.Fetch(groups)
+	w.groups.Begin()
 	for i := range batch {
-		batch[i].Group = groups[i]
+		w.note(&batch[i])
+		batch[i].Group = w.groups.Next(&w.message)
 	}
+	w.windows.Fetch(w.groups.All())
 }
 
 // add adds the message of a record to the windows of a group. It turns a panic of the Aggregator
@@ -104,11 +109,14 @@ func (w *windowing) Preview(ctx context.Context, most int) (n int, err error) {
 
 // result writes the result of a window.
 func (w *windowing) result(ctx context.Context, c *stream.Closed, final bool) (err error) {
+	var restart error
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			err = fmt.Errorf("the aggregate panicked: %v", panicked)
 		}
-		if err != nil && !errors.Is(err, state.ErrAgain) {
+		if err == nil {
+			err = restart
+		} else {
 			err = fmt.Errorf("kafka: %w at the result of %q in the window of %s/%d from %s: %w", pipeline.ErrStopped, c.Key, w.ID.Topic, w.ID.Number, c.Start.Format(time.RFC3339), err)
 		}
 	}()
@@ -119,7 +127,8 @@ func (w *windowing) result(ctx context.Context, c *stream.Closed, final bool) (e
 	out := w.outputs.New(w.Aggregate, c, body, final)
 	out.Topic = w.Output
 	// A window may end after the clock. Its result waits until brokers take that time.
-	if err := w.Raised(ctx, w.Limits.Check(out.Topic, out)); err != nil {
+	err, restart = w.Raised(ctx, w.Limits.Check(out.Topic, out))
+	if err != nil || restart != nil {
 		return err
 	}
 	w.write(out, w.ID.Number)

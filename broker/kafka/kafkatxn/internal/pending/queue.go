@@ -19,9 +19,7 @@ const Most = 180
 // Record is a record that waits for its row, or behind such a record.
 type Record struct {
 	*kgo.Record // as it was read
-	// State is the state of its key, as the owner of the queue numbers them, and ID is its
-	// id if HasID.
-	State uint8
+	// ID is the digest of its id if HasID.
 	HasID bool
 	ID    semel.Digest
 	// Since is how many readings of the tables had begun when the record came. A later one

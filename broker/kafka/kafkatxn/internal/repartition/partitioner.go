@@ -19,10 +19,12 @@ import (
 type Partitioner struct {
 	PartitionerOptions
 	ids       *fields.IDs
+	id        []byte // memory
 	groups    *fields.GroupKeys
 	times     *fields.Reader
 	message   semel.Message
 	partition kgo.TopicPartitioner
+	probe     kgo.Record // memory of Of
 }
 
 // PartitionerOptions are the options of NewPartitioner.
@@ -33,7 +35,7 @@ type PartitionerOptions struct {
 	Scope string
 	Hash  bool
 	// Unwrap returns the message inside a message, or is nil.
-	Unwrap func(semel.Message) (semel.Message, error)
+	Unwrap pipeline.Unwrapper
 	// By finds the group key in the body that the FilterMap returns; nil without an
 	// aggregate.
 	By        *key.Rule
@@ -71,7 +73,7 @@ func (p *Partitioner) Choose(ctx context.Context, r *kgo.Record) (id []byte, par
 	when = r.Timestamp.UnixMilli()
 	redrives := header.Redrives(&p.message) // Unwrap may leave the header out
 	if p.Unwrap != nil {
-		inner, unreadable := p.Unwrap(p.message)
+		inner, unreadable := p.Unwrap.Unwrap(p.message)
 		if unreadable != nil { // it is parked
 			return nil, p.without(r), -1, nil
 		}
@@ -85,7 +87,9 @@ func (p *Partitioner) Choose(ctx context.Context, r *kgo.Record) (id []byte, par
 			when = -1
 		}
 	}
-	id, _ = p.ids.Of(&p.message) // without an id it is nil
+	if found, none := p.ids.Append(p.id[:0], &p.message); none == nil {
+		id, p.id = found, found
+	}
 	by, err := p.group(ctx, id, redrives)
 	if by == nil {
 		return id, p.without(r), when, err
@@ -103,7 +107,8 @@ func (p *Partitioner) without(r *kgo.Record) int32 {
 
 // Of returns the partition of an id or group key.
 func (p *Partitioner) Of(key []byte) int32 {
-	return int32(p.partition.Partition(&kgo.Record{Key: key}, int(p.Partitions)))
+	p.probe.Key = key
+	return int32(p.partition.Partition(&p.probe, int(p.Partitions)))
 }
 
 // group returns the group key of the message with an id. Without an aggregate, or if the

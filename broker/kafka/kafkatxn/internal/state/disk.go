@@ -18,14 +18,16 @@ import (
 // Disk is the copy of a changelog on disk: what one partition's state has applied of it, in
 // files that only grow:
 //
-//	file:  "SEMELKC1" (8), id of the changelog's topic (16), checksum (4), 0 (4), frames
+//	file:  "SEMELKC1" (8), id of the changelog's topic (16), checksum (4), number of the oldest
+//	       file that counted when this one was the newest (4), frames
 //	frame: length of the record (4), checksum of what follows (4),
 //	       position before it (8), position behind it (8), record
 //
 // Nothing is synced, because it is a copy. A frame whose checksum does not hold, or
 // that does not continue where the one before ended, ends what is read, and the
 // rest comes from the changelog. It is written after a commit is known, so it
-// may lag and never leads. One goroutine uses it at a time.
+// may lag and never leads. A loss of power may take the first files and leave others: the number
+// in the newest file shows that, and then no file counts. One goroutine uses it at a time.
 //
 // A state may leave values of records on disk and read them again by a Ref. A copy that
 // has failed is of no use to such a state, which must then be built from the changelog.
@@ -53,7 +55,8 @@ type sealedFile struct {
 }
 
 const (
-	magic = "SEMELKC1"
+	magic   = "SEMELKC1"
+	firstAt = 28 // of the number of the oldest file, in a header
 	// HeaderSize is the size of a file without frames, and FrameSize that of a frame
 	// without its record.
 	HeaderSize  = 32
@@ -128,7 +131,10 @@ func (d *Disk) Open(expect func(bytes int64), apply Apply) error {
 	if expect != nil {
 		expect(d.bytes(names))
 	}
-	whole := true
+	whole, err := d.hasFirst(names)
+	if err != nil {
+		return err
+	}
 	for _, name := range names {
 		number, ok := d.numberOf(name)
 		if !ok {
@@ -149,6 +155,37 @@ func (d *Disk) Open(expect func(bytes int64), apply Apply) error {
 		return d.rotate()
 	}
 	return nil
+}
+
+// hasFirst reports whether the oldest file that counts is there. The number in a file is written
+// before an older one is removed, and neither is synced. So after a loss of power it may be too
+// small, and then a copy is given up that was whole. A file of an earlier version has no number.
+func (d *Disk) hasFirst(names []string) (bool, error) {
+	oldest, first := 0, 0
+	for _, name := range names {
+		number, ok := d.numberOf(name)
+		if !ok {
+			continue
+		}
+		file, err := d.fs.Open(filepath.Join(d.dir, name))
+		if err != nil {
+			return false, fmt.Errorf("kafka: state: %w", err)
+		}
+		header := make([]byte, HeaderSize)
+		n, err := file.ReadAt(header, 0)
+		file.Close() // it was only read
+		if err != nil && !errors.Is(err, io.EOF) {
+			return false, fmt.Errorf("kafka: state: %w", err)
+		}
+		if !d.headerHolds(header[:n]) {
+			continue
+		}
+		if oldest == 0 {
+			oldest = number
+		}
+		first = max(first, int(binary.LittleEndian.Uint32(header[firstAt:])))
+	}
+	return first == 0 || oldest <= first, nil
 }
 
 // bytes returns the approximate size of a log's files.
@@ -380,8 +417,14 @@ func (d *Disk) Tidy(cut int64, end bool) error {
 	return nil
 }
 
-// remove removes the oldest sealed file.
+// remove removes the oldest sealed file. Before that it notes which one is the oldest then.
 func (d *Disk) remove() error {
+	if d.file != nil {
+		if _, err := d.file.WriteAt(binary.LittleEndian.AppendUint32(nil, d.oldest(1)), firstAt); err != nil {
+			d.fail("", err)
+			return d.failed
+		}
+	}
 	s := &d.sealed[0]
 	if s.file != nil {
 		s.file.Close() // it was only read
@@ -393,6 +436,14 @@ func (d *Disk) remove() error {
 	}
 	d.sealed = d.sealed[1:]
 	return nil
+}
+
+// oldest returns the number of the oldest file, behind some sealed ones.
+func (d *Disk) oldest(behind int) uint32 {
+	if behind < len(d.sealed) {
+		return uint32(d.sealed[behind].number)
+	}
+	return uint32(d.number)
 }
 
 // seal ends the present file.
@@ -415,11 +466,12 @@ func (d *Disk) rotate() error {
 	if err != nil {
 		return fmt.Errorf("kafka: state: %w", err)
 	}
+	d.begin(file, HeaderSize, d.number+1)
 	header := make([]byte, HeaderSize)
 	copy(header, magic)
 	copy(header[8:], d.changelog[:])
 	binary.LittleEndian.PutUint32(header[24:], crc32.Checksum(header[:24], Castagnoli))
-	d.begin(file, HeaderSize, d.number+1)
+	binary.LittleEndian.PutUint32(header[firstAt:], d.oldest(0))
 	if _, err := file.WriteAt(header, 0); err != nil {
 		return fmt.Errorf("kafka: state: %w", err)
 	}

@@ -275,6 +275,41 @@ func TestLocalCopyRemovesFilesAfterAMissingOne(t *testing.T) {
 	}
 }
 
+// TestACopyWithoutItsFirstFileIsGivenUp removes the first of the files that are left, as a loss of
+// power may. The files behind it look whole.
+func TestACopyWithoutItsFirstFileIsGivenUp(t *testing.T) {
+	t.Parallel()
+	for _, cut := range []int64{0, 1} {
+		disk := faultfs.New()
+		c := opened(t, disk)
+		c.SetFileSize(1)
+		for i, value := range []string{"a", "b", "c"} {
+			c.add(int64(i), value)
+			if err := c.Tidy(0, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.Tidy(cut, false); err != nil {
+			t.Fatal(err)
+		}
+		c.close()
+		c = opened(t, disk)
+		c.wantApplied([]string{"a@1", "b@2", "c@3"}[cut:]...)
+		c.close()
+		if err := disk.Remove(fmt.Sprintf("state/%08d.state", 1+cut)); err != nil {
+			t.Fatal(err)
+		}
+		c = opened(t, disk)
+		c.wantApplied()
+		if files := disk.Files(); c.From() != 0 || len(files) != 1 {
+			t.Errorf("it begins at %d in %q, want an empty file", c.From(), files)
+		}
+		c.add(0, "again")
+		c.close()
+		opened(t, disk).wantApplied("again@1")
+	}
+}
+
 // TestPartsOfRecordsAreReadBack reads parts of records in a sealed file and in the
 // present one, and one whose bytes changed.
 func TestPartsOfRecordsAreReadBack(t *testing.T) {

@@ -55,7 +55,7 @@ func (f Form) numbers(p *Progress) []*int64 {
 }
 
 // ErrRecord is the error of bytes that are no record.
-var ErrRecord = errors.New("no record of windows or held messages")
+var ErrRecord = errors.New("no record of a topic of state")
 
 // ID identifies a definition, a topic or a barrier.
 type ID = [16]byte
@@ -188,34 +188,22 @@ func Parse(form Form, value []byte, split Split) (r Record, err error) {
 	for i, n := range form.numbers(&r.Progress) {
 		*n = int64(binary.LittleEndian.Uint64(value[40+8*i:]))
 	}
-	text := func(length uint64) string {
-		if length > uint64(len(value)-r.start) {
-			err, length = ErrRecord, 0
-		}
-		r.start += int(length)
-		return string(value[r.start-int(length) : r.start])
-	}
-	r.start = form.HeaderSize()
-	r.Progress.Cursor = text(uint64(binary.LittleEndian.Uint16(value[2:])))
+	c := Cursor{Rest: value[form.HeaderSize():]}
+	r.Progress.Cursor = string(c.Next(uint64(binary.LittleEndian.Uint16(value[2:]))))
 	if value[1] == kindSources {
-		length, size := binary.Uvarint(value[r.start:])
-		if size <= 0 {
-			return r, ErrRecord
-		}
-		r.start += size
-		r.Progress.Sources = text(length)
+		r.Progress.Sources = string(c.Bytes())
 	}
-	r.Entries = value[r.start:]
+	r.start, r.Entries = len(value)-len(c.Rest), c.Rest
 	for rest := r.Entries; len(rest) > 0; r.count++ {
 		var ok bool
 		if _, rest, ok = split(rest); !ok {
 			return r, ErrRecord
 		}
 	}
-	if r.count != int(binary.LittleEndian.Uint32(value[4:])) || barrier && r.count > 0 {
+	if c.Wrong || r.count != int(binary.LittleEndian.Uint32(value[4:])) || barrier && r.count > 0 {
 		return r, ErrRecord
 	}
-	return r, err
+	return r, nil
 }
 
 // Len returns the number of entries.

@@ -1,6 +1,8 @@
 package watermarks
 
 import (
+	"slices"
+
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
@@ -59,6 +61,17 @@ func (c *Clock) Reached(when int64) int64 {
 		return 0
 	}
 	return min(low, when)
+}
+
+// NextProgress returns how many records come before the next progress record of a copier. A
+// partition with records of one source has none.
+func (c *Clock) NextProgress(records []*kgo.Record, is func(*kgo.Record) bool) int {
+	if c != nil && c.sources != nil {
+		if at := slices.IndexFunc(records, is); at >= 0 {
+			return at
+		}
+	}
+	return len(records)
 }
 
 // Progress reads the progress record of a copier.

@@ -306,11 +306,18 @@ func (s *State) result(g *group, end int64, fn func(*stream.Closed) error) error
 func timeOf(milliseconds int64) time.Time { return time.UnixMilli(milliseconds).UTC() }
 
 // trim removes the panes that a group does not need any longer, and returns how many. It
-// changes no slice, because an image may share it.
+// changes no list that an image may share: a pane that is left alone moves to the group's own
+// memory, which an image has only if that pane was alone before.
 func (s *State) trim(g *group) int {
 	all := g.panes
 	gone := func(p pane) bool { return s.rule.gone(&s.Present, g.key, &p) }
-	if g.panes = nil; slices.ContainsFunc(all, func(p pane) bool { return !gone(p) }) {
+	first := slices.IndexFunc(all, func(p pane) bool { return !gone(p) })
+	switch {
+	case first < 0:
+		g.panes = nil
+	case len(all) > 1 && !slices.ContainsFunc(all[first+1:], func(p pane) bool { return !gone(p) }):
+		g.panes = append(g.own[:0], all[first])
+	case slices.ContainsFunc(all, gone):
 		g.panes = slices.DeleteFunc(slices.Clone(all), gone)
 	}
 	return len(all) - len(g.panes)

@@ -89,11 +89,13 @@ func (s *State) entries(yield func(key string, p *pane) bool) {
 		if s.rule.gap == 0 {
 			continue
 		}
-		for _, p := range old.panes { // a session may have become part of another
-			if _, ok := g.find(&p, true); ok || s.rule.gone(&s.Present, g.key, &p) {
+		for i := range old.panes { // a session may have become part of another
+			p := &old.panes[i]
+			if _, ok := g.find(p, true); ok || s.rule.gone(&s.Present, g.key, p) {
 				continue
 			}
-			if p.acc = nil; !yield(g.key, &p) {
+			s.joined = *p
+			if s.joined.acc = nil; !yield(g.key, &s.joined) {
 				return
 			}
 		}
@@ -108,37 +110,11 @@ func splitEntry(b []byte) (key, rest []byte, ok bool) {
 
 // cutEntry reads the entry at the start of bytes.
 func cutEntry(b []byte) (e entry, rest []byte, ok bool) {
-	var first uint64
-	start, size := binary.Varint(b)
-	if size <= 0 {
-		return e, nil, false
-	}
-	e.start, b = start, b[size:]
-	for _, n := range []*uint64{&first, &e.late} {
-		if *n, size = binary.Uvarint(b); size <= 0 {
-			return e, nil, false
-		}
-		b = b[size:]
-	}
-	e.first = start + int64(first)
-	text := func() []byte {
-		n, size := binary.Uvarint(b)
-		if size <= 0 || n > uint64(len(b)-size) {
-			return nil
-		}
-		part := b[size : size+int(n)]
-		b = b[size+int(n):]
-		return part
-	}
-	key := text()
-	if key == nil {
-		return e, nil, false
-	}
-	e.key = key
-	if e.acc = text(); e.acc == nil {
-		return e, nil, false
-	}
-	return e, b, true
+	c := state.Cursor{Rest: b}
+	e.start = c.Varint()
+	e.first, e.late = e.start+int64(c.Uvarint()), c.Uvarint()
+	e.key, e.acc = c.Bytes(), c.Bytes()
+	return e, c.Rest, !c.Wrong
 }
 
 // Apply implements state.State.

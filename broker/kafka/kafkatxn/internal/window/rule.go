@@ -165,5 +165,9 @@ func (r *rule) window(panes []pane, end int64) []pane {
 	if !slices.ContainsFunc(panes, other) {
 		return panes
 	}
+	isOf := func(p pane) bool { return !other(p) }
+	if first := slices.IndexFunc(panes, isOf); first >= 0 && !slices.ContainsFunc(panes[first+1:], isOf) {
+		return panes[first : first+1]
+	}
 	return slices.DeleteFunc(slices.Clone(panes), other)
 }

@@ -51,7 +51,11 @@ type State struct {
 	fresh, shown map[*group]bool
 	since, until uint64 // until replaces since at a commit
 	acc          []byte // memory for an accumulator
-	coded        []byte // memory for an entry
+	// spare are short accumulators of former transactions that no pane has any longer. The next
+	// ones take their memory, so a group that many transactions change costs none.
+	spare  [][]byte
+	coded  []byte // memory for an entry
+	joined pane   // memory for one that is part of another now
 	// closed and accs are memory for results.
 	closed state.Slab[stream.Closed]
 	accs   state.ByteSlab
@@ -210,7 +214,8 @@ func (s *State) addToSlice(m *semel.Message, g *group, when int64) (Verdict, err
 func (s *State) addToSession(m *semel.Message, g *group, when int64) (Verdict, error) {
 	r := &s.rule
 	next := pane{start: when, first: when + r.gap + 1}
-	var joined []int
+	var few [4]int
+	joined := few[:0]
 	for i := range g.panes {
 		p := &g.panes[i]
 		if p.first <= s.Present.Watermark || p.start > when+r.gap || p.first <= when {
@@ -277,9 +282,46 @@ func (s *State) add(m *semel.Message, p *pane) error {
 	if p.txn == s.txn {
 		p.acc = append(p.acc[:0], acc...)
 	} else {
-		p.acc, p.txn = slices.Clone(acc), s.txn
+		p.acc, p.txn = s.clone(acc), s.txn
 	}
 	return nil
+}
+
+// mostSpare is how many accumulators are spare at most, and mostSpareBytes how long they are.
+const mostSpare, mostSpareBytes = 16 << 10, 64
+
+// clone returns a copy of an accumulator.
+func (s *State) clone(acc []byte) []byte {
+	last := len(s.spare) - 1
+	if last < 0 || cap(s.spare[last]) < len(acc) {
+		return slices.Clone(acc)
+	}
+	c := append(s.spare[last][:0], acc...)
+	s.spare = s.spare[:last]
+	return c
+}
+
+// release makes the accumulators spare that a group's former panes have and its present ones do
+// not. Those of sessions may be shared, because sessions join.
+func (s *State) release(former, present []pane) {
+	if s.rule.gap > 0 {
+		return
+	}
+	for i := range former {
+		p := &former[i]
+		for len(present) > 0 && present[0].before(p) {
+			present = present[1:]
+		}
+		kept := len(present) > 0 && present[0].start == p.start && present[0].first == p.first && present[0].txn == p.txn
+		if !kept && len(p.acc) > 0 && cap(p.acc) <= mostSpareBytes && len(s.spare) < mostSpare {
+			s.spare = append(s.spare, p.acc)
+		}
+	}
+}
+
+// before reports whether a pane comes before another one of its group, in slices.
+func (p *pane) before(other *pane) bool {
+	return p.start < other.start || p.start == other.start && p.first < other.first
 }
 
 // touch notes that the open transaction is about to change the panes of a group, which may
@@ -380,6 +422,7 @@ func (s *State) Commit(at int64, places []state.Place) {
 		g := old.group
 		s.Count += len(g.panes) - len(old.panes)
 		s.Size += weigh(g.key, g.panes) - weigh(g.key, old.panes)
+		s.release(old.panes, g.panes)
 		if len(g.panes) == 0 {
 			s.remove(g)
 		}

@@ -1,4 +1,4 @@
-package members
+package kafkatxn
 
 import (
 	"cmp"
@@ -15,12 +15,12 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Health is what keeps a Transactor from working. It reports a pause when the brokers
+// health is what keeps a Transactor from working. It reports a pause when the brokers
 // do not answer or a member fails twice in a row, and the end of the pause when all
 // members work again. A partition that is held up is a pause of its own.
-type Health struct {
-	Observe func(pipeline.Event)
-	Silent  func(error) bool // whether an error means that no broker answered
+type health struct {
+	observe func(pipeline.Event)
+	silent  func(error) bool // whether an error means that no broker answered
 
 	mu      sync.Mutex       // guards the fields below
 	client  *kgo.Client      // for requests to brokers; nil before Run
@@ -43,8 +43,8 @@ type task struct {
 	records int
 }
 
-// WaitsFor notes what a member waits for now. An idle one waits for "".
-func (h *Health) WaitsFor(name, what string, records int) {
+// waitsFor notes what a member waits for now. An idle one waits for "".
+func (h *health) waitsFor(name, what string, records int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if what == "" {
@@ -57,23 +57,23 @@ func (h *Health) WaitsFor(name, what string, records int) {
 	h.doing[name] = task{what, records}
 }
 
-// Committed notes that a member has committed records that it read, and results.
-func (h *Health) Committed(n int) {
+// committed notes that a member has committed records that it read, and results.
+func (h *health) committed(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.settled += uint64(n)
 }
 
-// Answered notes whether the brokers answered a look at the partitions.
-func (h *Health) Answered(err error) {
+// answered notes whether the brokers answered a look at the partitions.
+func (h *health) answered(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.quiet = err
 }
 
-// Progress returns how many records and results were committed, and whether there is work.
-func (h *Health) Progress() (settled uint64, busy bool) {
-	_, _, err := h.Look()
+// progress returns how many records and results were committed, and whether there is work.
+func (h *health) progress() (settled uint64, busy bool) {
+	_, _, err := h.look()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	busy = err != nil || h.quiet != nil || len(h.doing) > 0
@@ -85,10 +85,10 @@ func (h *Health) Progress() (settled uint64, busy bool) {
 	return h.settled, busy || h.passing
 }
 
-// Work returns the records in progress, and what the members wait for. err is why that
+// work returns the records in progress, and what the members wait for. err is why that
 // fails, if this is known.
-func (h *Health) Work() (records int, what string, err error) {
-	_, _, err = h.Look()
+func (h *health) work() (records int, what string, err error) {
+	_, _, err = h.look()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var list []string
@@ -106,22 +106,23 @@ func (h *Health) Work() (records int, what string, err error) {
 	return records, strings.Join(slices.Compact(list), ", "), err
 }
 
-// Passes reports whether nothing but a transaction that will end was waited for at the
+// passes reports whether nothing but a transaction that will end was waited for at the
 // last look at the progress.
-func (h *Health) Passes() bool {
+func (h *health) passes() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.passing
 }
 
-// Begin sets the client for requests to brokers.
-func (h *Health) Begin(client *kgo.Client) {
+// begin sets the client for requests to brokers.
+func (h *health) begin(client *kgo.Client) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.client = client
 }
 
-func (h *Health) Look() (client *kgo.Client, looked bool, err error) {
+// look returns the client, whether all that is needed was found, and what keeps members from working.
+func (h *health) look() (client *kgo.Client, looked bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(h.failing)) {
@@ -130,43 +131,43 @@ func (h *Health) Look() (client *kgo.Client, looked bool, err error) {
 	return h.client, h.looked, cmp.Or(h.lacking, h.stalled)
 }
 
-// Missing notes why not everything that is needed was found.
-func (h *Health) Missing(err error) {
+// missing notes why not everything that is needed was found.
+func (h *health) missing(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lacking = err
-	if h.Silent(err) {
+	if h.silent(err) {
 		h.pause(err)
 	} else {
 		h.resume()
 	}
 }
 
-// Prepared notes that everything that is needed was found, or why it never will be.
-func (h *Health) Prepared(err error) {
+// prepared notes that everything that is needed was found, or why it never will be.
+func (h *health) prepared(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.looked, h.lacking = err == nil, err
-	if !h.Silent(err) {
+	if !h.silent(err) {
 		h.resume()
 	}
 }
 
-// Failed notes that a member restarts, and why.
-func (h *Health) Failed(name string, err error) {
+// failed notes that a member restarts, and why.
+func (h *health) failed(name string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.failing == nil {
 		h.failing = map[string]error{}
 	}
-	if h.failing[name] != nil || h.Silent(err) {
+	if h.failing[name] != nil || h.silent(err) {
 		h.pause(err)
 	}
 	h.failing[name] = err
 }
 
-// Succeeded notes that a member has committed or is idle.
-func (h *Health) Succeeded(name string) {
+// succeeded notes that a member has committed or is idle.
+func (h *health) succeeded(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if delete(h.failing, name); len(h.failing) == 0 {
@@ -174,9 +175,9 @@ func (h *Health) Succeeded(name string) {
 	}
 }
 
-// Stalls notes why a partition is held up, or nil. It reports the first reason, unless
+// stalls notes why a partition is held up, or nil. It reports the first reason, unless
 // that is a transaction that will end.
-func (h *Health) Stalls(err error) {
+func (h *health) stalls(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.open = ""
@@ -186,23 +187,23 @@ func (h *Health) Stalls(err error) {
 	switch {
 	case err != nil && h.stalled == nil:
 		h.since = time.Now()
-		h.Observe(pipeline.Event{Kind: pipeline.EventPaused, Reason: "source", Err: err})
+		h.observe(pipeline.Event{Kind: pipeline.EventPaused, Reason: "source", Err: err})
 	case err == nil && h.stalled != nil:
-		h.Observe(pipeline.Event{Kind: pipeline.EventResumed, Reason: "source", Elapsed: time.Since(h.since)})
+		h.observe(pipeline.Event{Kind: pipeline.EventResumed, Reason: "source", Elapsed: time.Since(h.since)})
 	}
 	h.stalled = err
 }
 
-func (h *Health) pause(err error) {
+func (h *health) pause(err error) {
 	if h.paused.IsZero() {
 		h.paused = time.Now()
-		h.Observe(pipeline.Event{Kind: pipeline.EventPaused, Reason: "sink", Err: err})
+		h.observe(pipeline.Event{Kind: pipeline.EventPaused, Reason: "sink", Err: err})
 	}
 }
 
-func (h *Health) resume() {
+func (h *health) resume() {
 	if !h.paused.IsZero() {
-		h.Observe(pipeline.Event{Kind: pipeline.EventResumed, Reason: "sink", Elapsed: time.Since(h.paused)})
+		h.observe(pipeline.Event{Kind: pipeline.EventResumed, Reason: "sink", Elapsed: time.Since(h.paused)})
 		h.paused = time.Time{}
 	}
 }
