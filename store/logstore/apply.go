@@ -19,7 +19,8 @@ type worker struct {
 	number uint64
 	tally  tally
 	claims map[semel.Digest]claim
-	values map[string]value // set in the first worker only
+	hidden map[semel.Digest]uint64 // removals of keys that a run may have
+	values map[string]value        // set in the first worker only
 	group  []pending
 	err    error
 }
@@ -41,7 +42,7 @@ func newWorkers(l *loader) []*worker {
 	for i := range workers {
 		workers[i] = &worker{
 			loader: l, mask: uint64(n - 1), number: uint64(i),
-			claims: make(map[semel.Digest]claim), values: make(map[string]value),
+			claims: make(map[semel.Digest]claim), hidden: make(map[semel.Digest]uint64), values: make(map[string]value),
 			group: make([]pending, 0, 512),
 		}
 	}
@@ -91,6 +92,9 @@ func (l *loader) merge() {
 			// and the next open would accept the old token again. Nobody takes over a
 			// claim with Hold.
 			s.opts.DurableClaims = s.opts.DurableClaims || c.lasts() && !c.hold
+		}
+		for d, pos := range w.hidden {
+			s.finder.runs.hidden.Put(&d, &pos)
 		}
 		maps.Copy(s.committer.named, w.values)
 	}
@@ -262,6 +266,9 @@ func (w *worker) rich(img *image, r record, off int, b []byte) error {
 		gone.expired = w.loader.now >= e.expires
 		return w.put(img, gone)
 	case e.kind == kindRemoval:
+		if w.loader.store.finder.runs.mayHave(&e.digest) {
+			w.hidden[e.digest] = img.segment.position(off)
+		}
 		return w.put(img, gone)
 	case e.kind == kindClaim:
 		// An earlier done entry had expired by then, whatever the clock says

@@ -26,6 +26,9 @@ type keys struct {
 
 	claims claims
 	token  semel.Token // the last token issued
+
+	relieve   func(context.Context) error // lets keys leave memory
+	unspilled error                       // of the last call of it
 }
 
 func (k *keys) newOp() *op { return k.ops.Get().(*op) }
@@ -95,6 +98,7 @@ var richLeast = new(rich).size()
 // plan queues the reads of the requests behind it, so that one step makes all
 // reads of a run.
 func (k *keys) each(ctx context.Context, o *op, n int, room func(i int) int, plan func(i int), decide func(i int) bool) error {
+	relieved := o.maintains
 	for i := 0; i < n; {
 		if ctx.Err() != nil {
 			return interrupted(ctx)
@@ -102,6 +106,13 @@ func (k *keys) each(ctx context.Context, o *op, n int, room func(i int) int, pla
 		if err := k.committer.enter(ctx); err != nil {
 			return err
 		}
+		if !relieved && k.canRelieve() {
+			k.log.mu.Unlock()
+			k.makeRoom(ctx)
+			relieved = true
+			continue
+		}
+		relieved = o.maintains
 		o.now = k.log.clock.Nanos()
 		j, bytes := runEnd(i, n, room)
 		moved, err := k.committer.reserve(bytes)
@@ -123,16 +134,16 @@ func (k *keys) each(ctx context.Context, o *op, n int, room func(i int) int, pla
 				break
 			}
 		}
-		if len(o.reads) > 0 {
+		if o.mustRead() {
 			for behind := i + 1; behind < j; behind++ {
 				plan(behind)
 			}
 		}
 		k.log.mu.Unlock()
-		if len(o.reads) > 0 {
+		if o.mustRead() {
 			k.finder.readAll(o)
 		} else {
-			clear(o.known)
+			o.forgetReads()
 		}
 	}
 	return nil
@@ -184,7 +195,7 @@ func (k *keys) claimOne(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.
 		k.answerDone(o, r, a, f)
 		return true
 	case ok:
-		k.finder.index.remove(f.shard, f.slot)
+		k.finder.remove(f)
 	}
 	switch {
 	case !r.Time.IsZero() && r.Window != semel.Forever && timeOf(now).Sub(r.Time) > r.Window:
@@ -201,7 +212,7 @@ func (k *keys) claimOne(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.
 func (k *keys) answerDone(o *op, r *semel.ClaimRequest, a *semel.ClaimAnswer, f *found) {
 	e := &f.entry
 	// The answer survives a crash only if the record does.
-	o.waitFor(k.committer.pendingAt(f.pos))
+	k.waitForEntry(o, f)
 	switch {
 	case mismatch(half(r.Fingerprint), e.print):
 		a.Decision = semel.Mismatch
@@ -303,6 +314,13 @@ func (k *keys) waitForClaim(o *op, c *claim) {
 	}
 }
 
+// waitForEntry makes the call wait for the record of a key that is done.
+func (k *keys) waitForEntry(o *op, f *found) {
+	if f.run == nil {
+		o.waitFor(k.committer.pendingAt(f.pos))
+	}
+}
+
 // done describes the entry of a key that is being completed.
 type done struct {
 	tick  int64  // expiry
@@ -361,14 +379,41 @@ func (k *keys) kept(key semel.Key) semel.Key {
 	return key
 }
 
-// full reports whether the index has reached its memory limit.
-func (k *keys) full() bool { return k.memoryBytes() >= k.opts.MaxIndexBytes }
+// canRelieve reports whether keys can leave memory, and take more than their share. The
+// caller holds the lock.
+func (k *keys) canRelieve() bool {
+	return k.crowded(1, 1) && k.log.segments.byNum(k.log.segments.first).sealed
+}
 
-func (k *keys) memoryBytes() int64 { return k.finder.index.bytes + k.claims.bytes() }
+// makeRoom lets keys leave memory. If they cannot, they may take more than their share for
+// a while.
+func (k *keys) makeRoom(ctx context.Context) {
+	err := k.relieve(ctx)
+	k.log.mu.Lock()
+	defer k.log.mu.Unlock()
+	if ctx.Err() == nil {
+		k.unspilled = err
+	}
+}
+
+// crowded reports whether the keys in memory take their share of Options.MaxIndexBytes, or
+// a part of it. The runs take the rest, but never all. The caller holds the lock.
+func (k *keys) crowded(part, of int64) bool {
+	const slotBytes = 12 // about the memory of a key in the index
+	share := max(k.opts.MaxIndexBytes-k.finder.runs.bytes(), k.opts.MaxIndexBytes/4)
+	return (k.finder.index.count*slotBytes+k.claims.bytes())*of >= share*part
+}
+
+// full reports whether keys could not leave memory, and take far more than their share.
+func (k *keys) full() bool { return k.unspilled != nil && k.crowded(2, 1) }
+
+func (k *keys) memoryBytes() int64 {
+	return k.finder.index.bytes + k.finder.runs.bytes() + k.claims.bytes()
+}
 
 func (k *keys) errFull() error {
-	return fmt.Errorf("logstore: the index is full: %d keys and %d claims take %d bytes, Options.MaxIndexBytes is %d: %w",
-		k.finder.index.count, k.claims.Len(), k.memoryBytes(), k.opts.MaxIndexBytes, semel.ErrStoreFull)
+	return fmt.Errorf("logstore: %d keys and %d claims take %d bytes of memory, Options.MaxIndexBytes is %d, and keys cannot leave memory: %w: %w",
+		k.finder.index.count, k.claims.Len(), k.memoryBytes(), k.opts.MaxIndexBytes, semel.ErrStoreFull, k.unspilled)
 }
 
 // digestOf returns the digest of a valid key.

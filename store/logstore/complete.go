@@ -127,7 +127,7 @@ func (k *keys) completeOne(o *op, d *semel.Digest, r *semel.CompleteRequest) (bo
 	case !ok || now >= f.entry.expires:
 		return true, stale(r.Key, r.Token, semel.Absent, 0)
 	case r.Token != 0 && f.entry.check == checkOf(uint64(r.Token)):
-		o.waitFor(k.committer.pendingAt(f.pos)) // already completed with this token
+		k.waitForEntry(o, f) // already completed with this token
 		return true, nil
 	}
 	return true, stale(r.Key, r.Token, semel.Done, f.entry.token())
@@ -191,10 +191,10 @@ func (k *keys) forgetClaim(o *op, d *semel.Digest, c *claim) {
 // writeRemoval records that a key was removed. The deletion of segments does
 // not affect it: the removed entry precedes it in the log, and segments are
 // deleted in order.
-func (k *keys) writeRemoval(o *op, d *semel.Digest) {
+func (k *keys) writeRemoval(o *op, d *semel.Digest) (pos uint64) {
 	var r rich
 	o.buf = r.encode(o.buf[:0], d, kindRemoval)
-	k.committer.append(o, o.buf)
+	return k.committer.append(o, o.buf)
 }
 
 // extendOne extends one lease.

@@ -3,6 +3,7 @@ package logstore_test
 import (
 	"context"
 	"encoding/binary"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,6 +38,37 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+// spilling is a store whose keys leave memory all the time.
+type spilling struct {
+	*logstore.Store
+	claims *atomic.Int64
+}
+
+func (s spilling) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	if s.claims.Add(1)%4 == 0 {
+		// If it fails, the keys stay in memory, and the call fails as well if it must.
+		_ = logstore.Spill(ctx, s.Store)
+	}
+	return s.Store.Claim(ctx, reqs, answers)
+}
+
+func TestConformanceOfKeysThatHaveLeftMemory(t *testing.T) {
+	storetest.Run(t, storetest.Harness{
+		New: func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
+			dir := tb.TempDir()
+			claims := new(atomic.Int64)
+			return func() (semel.Store, error) {
+				s, err := logstore.Open(dir, &logstore.Options{Clock: now, Fsync: logstore.Never, SegmentSize: 64 << 10, KeepIDs: true})
+				if err != nil {
+					return nil, err
+				}
+				return spilling{s, claims}, nil
+			}
+		},
+		Transact: transact,
+	})
+}
+
 func TestCopyOfTheDirectoryHasEveryAcknowledgedChange(t *testing.T) {
 	t.Parallel()
 	storetest.RunCopies(t, storetest.CopyHarness{
@@ -55,7 +87,10 @@ func BenchmarkSuite(b *testing.B) {
 
 // transact claims keys one by one in a transaction.
 func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error {
-	s := store.(*logstore.Store)
+	s, ok := store.(*logstore.Store)
+	if !ok {
+		s = store.(spilling).Store
+	}
 	tx, err := s.Begin(ctx)
 	if err != nil {
 		return err

@@ -78,11 +78,25 @@ func crashWorkload(fs *faultfs.FS, h *history, steps int) error {
 		case 3:
 			err = crashTx(ctx, s, h, step%8 == 3)
 		}
+		if err == nil && step%9 == 8 {
+			err = spillNow(s)
+		}
 		if err != nil {
 			return err
 		}
 	}
 	return s.Close()
+}
+
+// spillNow lets the keys of all sealed segments leave memory.
+func spillNow(s *Store) error {
+	s.maintenance.maintaining.Lock()
+	defer s.maintenance.maintaining.Unlock()
+	for {
+		if more, err := s.maintenance.spill(context.Background()); !more || err != nil {
+			return err
+		}
+	}
 }
 
 func crashDone(ctx context.Context, s *Store, h *history, from, n int) error {
@@ -225,7 +239,7 @@ func TestAcknowledgedWritesSurviveACrash(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(n, 1))
 	points := random.Perm(whole.Ops())
-	for _, at := range points[:min(len(points), tries(40))] {
+	for _, at := range points[:min(len(points), tries(60))] {
 		at++
 		fs := faultfs.New()
 		fs.CrashAt(at)

@@ -7,6 +7,10 @@
 // store compares the whole 128-bit digest there before it reports a duplicate.
 // It deletes a segment as a whole when all its keys have expired.
 //
+// If the keys take more than Options.MaxIndexBytes, the oldest leave memory for sorted
+// files. A filter of about 10 bits per key stays, so a new key still needs no read, and a
+// known one needs one read.
+//
 // In retry mode a claim lives in memory only, because the leases of a process
 // end with it. A message therefore costs one durable write, at its completion. If
 // effects outlive their process, set Options.DurableClaims: then claims and leases

@@ -253,7 +253,7 @@ func TestStoreOfALaterVersionIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	content[8]++
+	content[8] = identityVersion3 + 1
 	putSum(content)
 	write(t, name, content)
 	if _, err := Open(dir, small()); err == nil || !strings.Contains(err.Error(), "use the program that wrote the store") {

@@ -21,6 +21,7 @@ type maintenance struct {
 	values    *values
 	finder    *finder
 	keys      *keys
+	merger    *merger
 	// maintaining is held while segments are deleted. Lock it before log.prepare
 	// and log.mu.
 	maintaining sync.Mutex
@@ -55,6 +56,12 @@ func (m *maintenance) maintain(ctx context.Context) {
 			// the write that needs the segment retries and returns the error.
 			_ = m.log.prepareSpare(minSegmentSize)
 		}
+		m.log.mu.Lock()
+		crowded := m.keys.crowded(3, 4)
+		m.log.mu.Unlock()
+		if crowded {
+			_ = m.relieve(ctx) // the next round retries
+		}
 		// A segment that was not deleted is still expired. The next round
 		// retries.
 		_, _ = m.expire(ctx)
@@ -85,21 +92,36 @@ func (m *maintenance) expire(ctx context.Context) (forgotten int64, err error) {
 		if ctx.Err() != nil {
 			return forgotten, interrupted(ctx)
 		}
-		m.log.mu.Lock()
-		err := m.log.usable()
-		g := m.log.segments.byNum(m.log.segments.first)
-		last := err != nil || g == m.log.active || g == m.log.writing
-		due := !last && m.due(g)
-		m.log.mu.Unlock()
-		if last || !due {
-			return forgotten, err
-		}
-		n, err := m.retire(ctx, g)
+		n, more, err := m.expireOldest(ctx)
 		forgotten += n
-		if err != nil {
+		if !more || err != nil {
 			return forgotten, err
 		}
 	}
+}
+
+// expireOldest deletes the oldest run or segment if it is due. It returns false if it is
+// not. While there are runs, the oldest segment is not deleted but spilled, because it may
+// hide keys of a run.
+func (m *maintenance) expireOldest(ctx context.Context) (forgotten int64, more bool, err error) {
+	m.log.mu.Lock()
+	err = m.log.usable()
+	g, runs := m.log.segments.byNum(m.log.segments.first), m.finder.runs.list
+	due := err == nil && g != m.log.active && g != m.log.writing && m.due(g)
+	dead := err == nil && len(runs) > 0 && runs[0].expired(m.log.clock.Nanos())
+	m.log.mu.Unlock()
+	switch {
+	case dead:
+		forgotten, err = m.dropRun(ctx)
+		return forgotten, forgotten > 0, err
+	case !due:
+		return 0, false, err
+	case len(runs) > 0:
+		more, err = m.spill(ctx)
+		return 0, more, err
+	}
+	forgotten, err = m.retire(ctx, g)
+	return forgotten, true, err
 }
 
 // due reports whether the oldest segment must be deleted.
@@ -173,6 +195,7 @@ func (m *maintenance) carry(ctx context.Context, g *segment) (int64, error) {
 		}
 	}
 	o := m.keys.newOp()
+	o.maintains = true
 	defer o.free()
 	var carried int64
 	err := m.keys.each(ctx, o, len(live), func(i int) int { return carryRoom(&live[i]) }, func(int) {}, func(i int) bool {
@@ -180,7 +203,7 @@ func (m *maintenance) carry(ctx context.Context, g *segment) (int64, error) {
 		return true
 	})
 	if err == nil {
-		err = m.carryRest(ctx, o, g)
+		err = m.carryRest(ctx, o, g, g.num+1)
 	}
 	// Lead the batches even after an error.
 	return carried, errors.Join(err, m.committer.settle(context.WithoutCancel(ctx), o))
@@ -211,13 +234,16 @@ func (m *maintenance) carryDone(o *op, g *segment, e *entry) int64 {
 	return 1
 }
 
-// carryRest rewrites the segment's claims and values, and writes the number of
-// the next segment.
-func (m *maintenance) carryRest(ctx context.Context, o *op, g *segment) error {
+// carryRest rewrites the claims and values of a segment, if one is given, and writes the
+// number of the oldest segment that must exist, unless it is 0.
+func (m *maintenance) carryRest(ctx context.Context, o *op, g *segment, oldest uint32) error {
 	var digests []semel.Digest
 	var names []string
 	room := valueRoom(firstSegment, make([]byte, 4))
 	m.log.mu.Lock()
+	if g == nil {
+		g = new(segment) // in which nothing is
+	}
 	for d, c := range m.keys.claims.All() {
 		if c.durable && m.log.segments.at(c.pos) == g {
 			digests = append(digests, *d)
@@ -229,14 +255,18 @@ func (m *maintenance) carryRest(ctx context.Context, o *op, g *segment) error {
 		}
 	}
 	for name, v := range m.committer.named {
-		if m.log.segments.at(v.pos) == g && name != firstSegment {
+		if m.log.segments.at(v.pos) == g && (name != firstSegment || oldest == 0) {
 			names = append(names, name)
 			room = max(room, valueRoom(name, v.data))
 		}
 	}
 	m.log.mu.Unlock()
-	first := binary.LittleEndian.AppendUint32(nil, g.num+1)
-	n := len(digests) + len(names) + 1
+	first := binary.LittleEndian.AppendUint32(nil, oldest)
+	rest := len(digests) + len(names)
+	n := rest
+	if oldest > 0 {
+		n++
+	}
 	return m.keys.each(ctx, o, n, func(i int) int {
 		if i < len(digests) {
 			if c := m.keys.claims.Get(&digests[i]); c != nil {
@@ -247,7 +277,7 @@ func (m *maintenance) carryRest(ctx context.Context, o *op, g *segment) error {
 		return room
 	}, func(int) {}, func(i int) bool {
 		switch {
-		case i == n-1:
+		case i == rest:
 			m.values.write(o, firstSegment, first)
 		case i >= len(digests):
 			m.carryValue(o, g, names[i-len(digests)])

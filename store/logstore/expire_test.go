@@ -220,40 +220,6 @@ func TestListYieldsEachRecordOnce(t *testing.T) {
 	}
 }
 
-func TestIndexLimitRefusesNewKeysOnly(t *testing.T) {
-	counted(t)
-	t.Parallel()
-	opts := small()
-	opts.MaxIndexBytes, opts.Fsync = minIndexBytes, Never
-	s := open(t, t.TempDir(), opts)
-	const batch = 1000
-	n, full := 0, false
-	for ; !full; n += batch {
-		reqs := make([]semel.ClaimRequest, 0, 2*batch)
-		for i := range batch {
-			reqs = append(reqs,
-				semel.ClaimRequest{Key: key(n + i), Done: true, Window: time.Hour},
-				semel.ClaimRequest{Key: key(0), Done: true, Window: time.Hour})
-		}
-		answers := make([]semel.ClaimAnswer, len(reqs))
-		if err := s.Claim(t.Context(), reqs, answers); err != nil {
-			t.Fatal(err)
-		}
-		for i, a := range answers {
-			switch {
-			case i%2 == 1 && a.Decision != semel.Duplicate:
-				t.Fatalf("the known key is answered %s", a.Decision)
-			case a.Err != nil && semel.Classify(a.Err) != semel.ClassRetryable:
-				t.Fatalf("refused with %v", a.Err)
-			}
-			full = full || a.Err != nil
-		}
-	}
-	if n < 50_000 || n > 120_000 {
-		t.Errorf("refused after %d keys in 1 MiB", n)
-	}
-}
-
 // A process that opens the store for one key, as semel once does, must not create a segment of
 // many megabytes and delete it again, only because earlier processes have filled much of the log.
 func TestOnlyTheRoomThatThisProcessUsesAsksForASegment(t *testing.T) {

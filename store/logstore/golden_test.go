@@ -16,12 +16,13 @@ var update = flag.Bool("update", false, "write testdata/golden again, after a ch
 
 const (
 	goldenDir  = "testdata/golden"
+	goldenDir3 = "testdata/golden3" // of format version 3, whose first segment is a run
 	goldenDir1 = "testdata/golden1" // of format version 1, written by that version
 )
 
 // writeGolden writes a store with every kind of entry into dir. The result is
-// always the same.
-func writeGolden(t *testing.T, dir string) {
+// always the same. If spill is set, the first segment leaves memory.
+func writeGolden(t *testing.T, dir string, spill bool) {
 	t.Helper()
 	clock := newHandClock()
 	id := identity{store: storeID([]byte("golden store id.")), secret: digest.Secret([]byte("golden secret...")), created: clock.nanos.Load()}
@@ -33,16 +34,28 @@ func writeGolden(t *testing.T, dir string) {
 	s := open(t, dir, opts)
 	goldenChanges(t, s)
 	clock.advance(time.Minute)
+	nextSegment(t, s)
+	wantAll(t, claimDone(t, s, 10, 13, time.Hour), semel.Fresh)
+	if spill {
+		mustSpill(t, s)
+		if _, err := s.Remove(t.Context(), key(4)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nextSegment lets the log continue in a new segment.
+func nextSegment(t *testing.T, s *Store) {
+	t.Helper()
 	if err := s.log.prepareSpare(minSegmentSize); err != nil {
 		t.Fatal(err)
 	}
 	s.log.mu.Lock()
 	s.committer.rotate()
 	s.log.mu.Unlock()
-	wantAll(t, claimDone(t, s, 10, 13, time.Hour), semel.Fresh)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func goldenChanges(t *testing.T, s *Store) {
@@ -81,9 +94,15 @@ func goldenChanges(t *testing.T, s *Store) {
 // FORMAT.md, and a run with -update.
 func TestStoredFormatIsUnchanged(t *testing.T) {
 	t.Parallel()
+	for _, golden := range []string{goldenDir, goldenDir3} {
+		t.Run(filepath.Base(golden), func(t *testing.T) { compareGolden(t, golden) })
+	}
+}
+
+func compareGolden(t *testing.T, golden string) {
 	dir := t.TempDir()
 	if *update {
-		dir = goldenDir
+		dir = golden
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -91,10 +110,10 @@ func TestStoredFormatIsUnchanged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	writeGolden(t, dir)
+	writeGolden(t, dir, golden == goldenDir3)
 	os.Remove(filepath.Join(dir, lockName))
-	files, err := filepath.Glob(goldenDir + "/*")
-	if err != nil || len(files) != 3 {
+	files, err := filepath.Glob(golden + "/*")
+	if want := map[string]int{goldenDir: 3, goldenDir3: 4}[golden]; err != nil || len(files) != want {
 		t.Fatalf("golden files: %q, %v", files, err)
 	}
 	for _, file := range files {
@@ -118,7 +137,7 @@ func TestStoredFormatIsUnchanged(t *testing.T) {
 
 func TestGoldenStoreIsRead(t *testing.T) {
 	t.Parallel()
-	for _, golden := range []string{goldenDir1, goldenDir} {
+	for _, golden := range []string{goldenDir1, goldenDir, goldenDir3} {
 		t.Run(filepath.Base(golden), func(t *testing.T) { readGolden(t, golden) })
 	}
 }
@@ -134,6 +153,9 @@ func readGolden(t *testing.T, golden string) {
 	opts.Clock = clock.now
 	s := open(t, dir, opts)
 	want := map[int]semel.State{8: semel.Unknown, 9: semel.Absent, 13: semel.Absent}
+	if golden == goldenDir3 {
+		want[4] = semel.Absent
+	}
 	for n := range 14 {
 		state, ok := want[n]
 		if !ok {

@@ -30,6 +30,7 @@ type identity struct {
 	created int64 // nanoseconds since the epoch
 	opens   uint64
 	reached logEnd
+	runs    bool // the store may have runs, which older programs do not know
 }
 
 const (
@@ -39,7 +40,9 @@ const (
 
 	identityMagic   = "SEMELSTO"
 	identityVersion = 2
-	identitySize    = 72
+	// Version 3 is the same, in a store that may have runs.
+	identityVersion3 = 3
+	identitySize     = 72
 	// Version 1 did not record the end of the log.
 	identitySize1 = 64
 
@@ -60,6 +63,9 @@ func (id *identity) encode() []byte {
 	b := make([]byte, identitySize)
 	copy(b, identityMagic)
 	binary.LittleEndian.PutUint32(b[8:], identityVersion)
+	if id.runs {
+		binary.LittleEndian.PutUint32(b[8:], identityVersion3)
+	}
 	copy(b[16:], id.store[:])
 	copy(b[32:], id.secret[:])
 	binary.LittleEndian.PutUint64(b[48:], uint64(id.created))
@@ -83,10 +89,12 @@ func (id *identity) decode(b []byte) error {
 	size := identitySize
 	switch v := binary.LittleEndian.Uint32(b[8:]); v {
 	case identityVersion:
+	case identityVersion3:
+		id.runs = true
 	case 1:
 		size = identitySize1
 	default:
-		return fmt.Errorf("this program reads format versions 1 to %d, but the file has version %d: use the program that wrote the store", identityVersion, v)
+		return fmt.Errorf("this program reads format versions 1 to %d, but the file has version %d: use the program that wrote the store", identityVersion3, v)
 	}
 	if len(b) != size {
 		return fmt.Errorf("the identity file has %d bytes, want %d", len(b), size)
@@ -264,6 +272,18 @@ func (d *directory) countOpen(reached logEnd) error {
 	}
 	d.id.reached = reached
 	return d.saveIdentity()
+}
+
+// allowRuns makes older programs refuse the store, before it has a run that they do not
+// know.
+func (d *directory) allowRuns() error {
+	if d.id.runs {
+		return nil
+	}
+	d.id.runs = true
+	err := d.saveIdentity()
+	d.id.runs = err == nil
+	return err
 }
 
 func (d *directory) identityFile() string { return filepath.Join(d.path, identityName) }

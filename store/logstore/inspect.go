@@ -3,6 +3,7 @@ package logstore
 import (
 	"context"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,7 +60,7 @@ func (in *inspector) look(ctx context.Context, o *op, records []semel.Record) er
 		err := in.log.usable()
 		for err == nil && i < len(records) {
 			var at place
-			if at, err = in.lookOne(o, &o.digests[i], &records[i]); err != nil || len(o.reads) > 0 {
+			if at, err = in.lookOne(o, &o.digests[i], &records[i]); err != nil || o.mustRead() {
 				break
 			}
 			if at.segment != nil {
@@ -113,14 +114,14 @@ func (in *inspector) lookOne(o *op, d *semel.Digest, record *semel.Record) (plac
 		return place{}, nil
 	}
 	f, ok, _, err := in.finder.find(o, d)
-	if err != nil || !ok || now >= f.entry.expires || in.uncommitted(f.pos) {
+	if err != nil || !ok || now >= f.entry.expires || f.run == nil && in.uncommitted(f.pos) {
 		return place{}, err
 	}
-	o.waitFor(in.committer.pendingAt(f.pos))
+	in.keys.waitForEntry(o, f)
 	f.entry.fill(record)
 	record.Result = f.entry.result()
-	if f.entry.rich != nil {
-		return place{}, nil
+	if f.entry.rich != nil || f.run != nil {
+		return place{}, nil // a run does not have the times of records
 	}
 	g := in.log.segments.at(f.pos)
 	g.pin()
@@ -162,7 +163,14 @@ func (in *inspector) list(ctx context.Context, filter semel.ListOptions) iter.Se
 		if filter.State != semel.Absent && filter.State != semel.Done {
 			return
 		}
-		for num, more := uint32(0), true; more; num++ {
+		in.listing(1)
+		defer in.listing(-1)
+		more, err := in.listRuns(ctx, filter, yield)
+		if err != nil {
+			yield(semel.Record{}, err)
+			return
+		}
+		for num := uint32(0); more; num++ {
 			num, more, err = in.listSegment(ctx, num, filter, yield)
 			if err != nil {
 				yield(semel.Record{}, err)
@@ -186,6 +194,57 @@ func (in *inspector) listClaims(filter semel.ListOptions) ([]semel.Record, error
 		}
 	}
 	return records, nil
+}
+
+// listing begins or ends a listing. Meanwhile no segment is spilled, so that no key is
+// listed twice or not at all.
+func (in *inspector) listing(more int) {
+	if more > 0 { // wait until a spill that has begun is over
+		in.finder.runs.spills.Lock()
+		defer in.finder.runs.spills.Unlock()
+	}
+	in.log.mu.Lock()
+	defer in.log.mu.Unlock()
+	in.finder.runs.listings += more
+}
+
+// listRuns yields the done keys of the runs that no later entry hides.
+func (in *inspector) listRuns(ctx context.Context, filter semel.ListOptions, yield func(semel.Record, error) bool) (more bool, err error) {
+	in.log.mu.Lock()
+	list := slices.Clone(in.finder.runs.list)
+	for _, s := range list {
+		s.pins++
+	}
+	in.log.mu.Unlock()
+	defer in.finder.unpinRuns(list)
+	for i, s := range list {
+		if ctx.Err() != nil {
+			return false, interrupted(ctx)
+		}
+		scan := s.Scan()
+		for scan.Next() {
+			e, ok := decodeEntry(scan.Entry(), s.base)
+			if !ok || e.kind != kindDone {
+				continue
+			}
+			var r semel.Record
+			e.fill(&r)
+			if !filter.Selects(&r) {
+				continue
+			}
+			current, err := in.finder.isCurrent(&e, list[i+1:])
+			if err != nil {
+				return false, err
+			}
+			if current && !yield(r, nil) {
+				return false, nil
+			}
+		}
+		if err := scan.Err(); err != nil {
+			return false, damaged(err)
+		}
+	}
+	return true, nil
 }
 
 // listSegment yields the done keys of the first segment from num on.
@@ -231,7 +290,7 @@ func (in *inspector) count() (semel.Counts, error) {
 	}
 	now := in.log.clock.Nanos()
 	counts := semel.Counts{
-		Done:        in.finder.index.count,
+		Done:        in.finder.index.count + in.finder.runs.count - in.finder.runs.unswept,
 		MemoryBytes: in.keys.memoryBytes() + int64(len(in.log.cache.resident)+len(in.log.cache.free))*chunkSize,
 	}
 	for _, c := range in.keys.claims.All() {
@@ -239,6 +298,12 @@ func (in *inspector) count() (semel.Counts, error) {
 			counts.Unknown++
 		} else {
 			counts.Claimed++
+		}
+	}
+	for _, s := range in.finder.runs.list {
+		counts.DiskBytes += s.DiskBytes()
+		if counts.Oldest == 0 && !s.expired(now) {
+			counts.Oldest = time.Duration(now - s.summary.first)
 		}
 	}
 	for num := in.log.segments.first; num <= in.log.active.num; num++ {
@@ -263,5 +328,5 @@ func (in *inspector) keysWithoutRule() (bool, error) {
 			return false, nil
 		}
 	}
-	return in.finder.index.count > 0 || in.keys.claims.Len() > 0, in.log.usable()
+	return in.finder.index.count+in.finder.runs.count > 0 || in.keys.claims.Len() > 0, in.log.usable()
 }

@@ -89,13 +89,19 @@ func (l *log) wantsSpare() bool {
 	return l.spare == nil && g.next-g.memFrom > (g.limit-g.memFrom)/2
 }
 
+// segmentSize returns the size of segments: several must fit into the memory of the index,
+// so that the oldest can leave it.
+func (l *log) segmentSize() int {
+	return int(min(l.opts.SegmentSize, max(l.opts.MaxIndexBytes/4, minSegmentSize)))
+}
+
 // prepareSpare creates the next segment, of at least the given size.
 func (l *log) prepareSpare(least int) error {
 	l.prepare.Lock()
 	defer l.prepare.Unlock()
 	l.mu.Lock()
 	spare, num, oldest, err := l.spare, l.active.num+1, l.segments.swept, l.usable()
-	size := min(l.active.limit*sizeGrowth, int(l.opts.SegmentSize))
+	size := min(l.active.limit*sizeGrowth, l.segmentSize())
 	l.mu.Unlock()
 	if err != nil {
 		return err

@@ -13,23 +13,26 @@ import (
 
 // op is the scratch space of one call.
 type op struct {
-	pool    *sync.Pool // to which it returns
-	hasher  digest.Hasher
-	digests []semel.Digest
-	owners  digest.Owners
-	reads   []read
-	order   []uint64           // of reads: positions and numbers
-	results []reading          // of reads
-	touched []residentChunk    // the chunk of each read of a file, among zeros
-	known   map[uint64]reading // results of file reads, by position
-	request int                // the request whose key find looks up, for transactions
-	live    []liveKey          // by request, keys that a read found; zero if it found none
-	led     []*batch           // batches that this call must write
-	wait    *batch             // the latest batch that its answers depend on
-	found   found
-	now     int64 // the time of the run, the same for all its keys
-	buf     []byte
-	scratch [compactMost]byte
+	pool      *sync.Pool // to which it returns
+	hasher    digest.Hasher
+	digests   []semel.Digest
+	owners    digest.Owners
+	reads     []read
+	order     []uint64           // of reads: positions and numbers
+	results   []reading          // of reads
+	touched   []residentChunk    // the chunk of each read of a file, among zeros
+	known     map[uint64]reading // results of file reads, by position
+	blocks    []runRead          // blocks of runs that must be read
+	inRuns    map[runKey]reading // results of their reads
+	request   int                // the request whose key find looks up, for transactions
+	live      []liveKey          // by request, keys that a read found; zero if it found none
+	led       []*batch           // batches that this call must write
+	wait      *batch             // the latest batch that its answers depend on
+	found     found
+	maintains bool  // a call of the maintenance, which makes room itself
+	now       int64 // the time of the run, the same for all its keys
+	buf       []byte
+	scratch   [compactMost]byte
 }
 
 // read is an entry that must be read from a file.
@@ -59,13 +62,23 @@ func (o *op) free() {
 	if cap(o.buf) > maxKept || cap(o.digests)*16 > maxKept {
 		return
 	}
-	o.digests, o.reads, o.wait = o.digests[:0], o.reads[:0], nil
+	o.digests, o.reads, o.blocks, o.wait = o.digests[:0], o.reads[:0], o.blocks[:0], nil
 	o.found = found{}
 	o.owners = digest.Owners{} // do not keep the caller's name
 	clear(o.led)
 	o.led = o.led[:0]
-	clear(o.known)
+	o.maintains = false
+	o.forgetReads()
 	o.pool.Put(o)
+}
+
+// mustRead reports whether reads are queued.
+func (o *op) mustRead() bool { return len(o.reads)+len(o.blocks) > 0 }
+
+// forgetReads forgets the results of reads.
+func (o *op) forgetReads() {
+	clear(o.known)
+	clear(o.inRuns)
 }
 
 // checkOfOwner returns the check of the owner of a Done claim. 0 means no
@@ -89,35 +102,64 @@ func (o *op) waitFor(b *batch) {
 // keep keeps the result of a read. A live key stays as it is while the transaction is
 // open, so it need not be looked up again.
 func (o *op) keep(r *read, is reading, now int64) {
-	if is.err == nil && is.entry.kind == kindDone && is.entry.digest == r.digest && now < is.entry.expires {
-		o.live[r.request] = liveKey{is.entry.expires, is.entry.print}
-		return
+	if !o.keepLive(r.request, &r.digest, &is, now) {
+		o.put(r, is)
 	}
+}
+
+// keepBlock is keep for a block of a run.
+func (o *op) keepBlock(r *runRead, is reading, now int64) {
+	if !o.keepLive(r.request, &r.digest, &is, now) {
+		o.putBlock(r, is)
+	}
+}
+
+func (o *op) keepLive(request int, d *semel.Digest, is *reading, now int64) bool {
+	live := is.err == nil && is.entry.kind == kindDone && is.entry.digest == *d && now < is.entry.expires
+	if live {
+		o.live[request] = liveKey{is.entry.expires, is.entry.print}
+	}
+	return live
+}
+
+// put keeps the result of a read for the next find.
+func (o *op) put(r *read, is reading) {
 	if o.known == nil {
 		o.known = make(map[uint64]reading)
 	}
 	o.known[r.pos] = is
 }
 
-// found is a key's entry in the log. It is valid until the next find. If find
-// found no entry, pos and entry are not valid.
+// putBlock is put for a block of a run.
+func (o *op) putBlock(r *runRead, is reading) {
+	if o.inRuns == nil {
+		o.inRuns = make(map[runKey]reading)
+	}
+	o.inRuns[runKey{r.run, r.digest}] = is
+}
+
+// found is a key's entry, in the log or in a run. It is valid until the next find. If find
+// found no entry, pos and entry are not valid. In a run, an entry has no position.
 type found struct {
+	run   *sortedRun // nil in the log
 	shard *shard
 	slot  int
 	pos   uint64
 	entry entry
 }
 
-// finder finds the entry of a key: the index has its place, and the log the entry.
+// finder finds the entry of a key: the index has its place in the log, and the runs have
+// the keys that have left memory.
 type finder struct {
 	log   *log
 	index index
+	runs  runs
 }
 
 // plan queues the reads that the decision on a key needs.
 func (f *finder) plan(o *op, d *semel.Digest) {
 	sh, tag := split(d)
-	if x := &f.index.shards[sh]; x.has(x.seek(tag), tag) {
+	if x := &f.index.shards[sh]; len(f.runs.list) > 0 || x.has(x.seek(tag), tag) {
 		_, _, _, _ = f.find(o, d) // decide handles the errors
 	}
 }
@@ -156,12 +198,15 @@ func (f *finder) find(o *op, d *semel.Digest) (hit *found, ok, pending bool, err
 			e, same = r.entry, r.entry.digest == *d
 		}
 		if same {
-			hit.shard, hit.slot, hit.pos, hit.entry = x, i, pos, e
+			*hit = found{nil, x, i, pos, e}
 			return hit, true, false, nil
 		}
 	}
-	hit.shard, hit.slot = x, at
-	return hit, false, pending, nil
+	hit.run, hit.shard, hit.slot = nil, x, at
+	if !pending && len(f.runs.list) > 0 {
+		ok, pending, err = f.findSpilled(o, d, hit)
+	}
+	return hit, ok, pending, err
 }
 
 // inMemory compares a digest with the entry at an offset, if that entry is in memory. If it
@@ -183,12 +228,10 @@ func (f *finder) inMemory(o *op, g *segment, off int, d *semel.Digest) (e entry,
 	return e, same, same || !g.unchecked(off, size)
 }
 
-// readAll does the queued reads without the lock, and keeps the results in o.known.
+// readAll does the queued reads without the lock, and keeps the results for the next find.
 func (f *finder) readAll(o *op) {
-	if o.known == nil {
-		o.known = make(map[uint64]reading)
-	}
-	f.readQueued(o, func(r *read, is reading) { o.known[r.pos] = is })
+	f.readQueued(o, o.put)
+	f.readBlocks(o, o.putBlock)
 }
 
 const (
@@ -208,6 +251,9 @@ const (
 // passes each result to got.
 func (f *finder) readQueued(o *op, got func(r *read, is reading)) {
 	n := len(o.reads)
+	if n == 0 {
+		return
+	}
 	o.order = o.order[:0]
 	for i := range o.reads {
 		o.order = append(o.order, o.reads[i].pos<<readBits|uint64(i))
@@ -366,11 +412,14 @@ func (f *finder) sweep() {
 		return
 	}
 	for i := range f.index.shards {
+		before := f.index.count
 		f.index.sweep(&f.index.shards[i], &f.log.segments)
+		f.runs.unswept = max(f.runs.unswept-(before-f.index.count), 0)
 		if i%step == step-1 {
 			f.log.mu.Unlock() // let other calls run
 			f.log.mu.Lock()
 		}
 	}
 	f.log.segments.swept = first
+	f.runs.unswept = 0
 }

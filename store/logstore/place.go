@@ -19,9 +19,12 @@ func (m *maintenance) lookAtFiles() {
 	m.maintaining.Lock() // segments are deleted under it
 	defer m.maintaining.Unlock()
 	m.log.mu.Lock()
-	var there []uint32
+	var there []string
 	for n := m.log.segments.first; m.log.failed == nil && m.log.segments.byNum(n) != nil; n++ {
-		there = append(there, n)
+		there = append(there, segmentName(n))
+	}
+	for _, s := range m.finder.runs.list {
+		there = append(there, s.Name())
 	}
 	m.log.mu.Unlock()
 	content, err := m.log.dir.fs.ReadFile(m.log.dir.identityFile())
@@ -42,12 +45,22 @@ func (m *maintenance) lookAtFiles() {
 		m.lost(filepath.Join(m.log.dir.path, lockName) + " was deleted")
 		return
 	}
-	for _, n := range there {
-		if !slices.Contains(names, segmentName(n)) {
-			m.lost(filepath.Join(m.log.dir.path, segmentName(n)) + " was deleted")
+	for _, name := range there {
+		if !slices.Contains(names, name) && !m.replaced(name) {
+			m.lost(filepath.Join(m.log.dir.path, name) + " was deleted")
 			return
 		}
 	}
+}
+
+// replaced reports whether a file is that of a run that was merged meanwhile.
+func (m *maintenance) replaced(name string) bool {
+	if _, _, ok := parseRunName(name); !ok {
+		return false
+	}
+	m.log.mu.Lock()
+	defer m.log.mu.Unlock()
+	return !slices.ContainsFunc(m.finder.runs.list, func(s *sortedRun) bool { return s.Name() == name })
 }
 
 // lost stops the store because files of it are gone.

@@ -162,6 +162,11 @@ func TestTransactionsAgreeWithAModel(t *testing.T) {
 			}
 			s = open(t, dir, opts)
 		}
+		if r.IntN(4) == 0 {
+			if err := spillNow(s); err != nil {
+				t.Fatal(err)
+			}
+		}
 		for range r.IntN(3) {
 			id := r.IntN(4000)
 			if _, err := s.RemoveDigest(t.Context(), s.Digester("test").String(fmt.Sprint(id))); err != nil {

@@ -1,6 +1,7 @@
 package logstore
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/clock"
+	"github.com/semel-dev/semel/store/logstore/internal/run"
 )
 
 // loader reads the log into the index.
@@ -25,6 +27,8 @@ type loader struct {
 	sure    int      // that segment is known to be durable up to here
 	unsure  []byte   // the bytes after sure
 	workers []*worker
+	spilled uint32   // number of the last segment that a run replaces
+	stale   []string // segments and runs that a run replaces, left by a crash
 }
 
 func newLoader(s *Store) *loader {
@@ -37,11 +41,14 @@ func newLoader(s *Store) *loader {
 // verifies them in order, and cuts off an incomplete last write.
 func (l *loader) recover(names []string) error {
 	for _, name := range names {
-		if strings.HasSuffix(name, tempSuffix) {
+		if strings.HasSuffix(name, tempSuffix) || run.IsLeft(name) {
 			if err := l.store.dir.removeIfThere(filepath.Join(l.store.dir.path, name)); err != nil {
 				return fmt.Errorf("logstore: remove unfinished segment: %w", err)
 			}
 		}
+	}
+	if err := l.openRuns(names); err != nil {
+		return err
 	}
 	found, err := l.openSegments(names)
 	if err != nil {
@@ -50,7 +57,7 @@ func (l *loader) recover(names []string) error {
 	for _, g := range found {
 		l.store.log.segments.ring[g.num%ringSize] = g
 	}
-	l.found, l.now = found, latest(l.store.opts.Clock, found)
+	l.found, l.now = found, latest(l.store.opts.Clock, found, l.store.finder.runs.list)
 	if len(found) > 0 {
 		l.store.log.segments.first = found[0].num
 		if err := l.load(); err != nil {
@@ -72,13 +79,16 @@ func (l *loader) recover(names []string) error {
 
 // latest returns the time of the wall clock, or of the last sealed segment if that is
 // later.
-func latest(wall func() time.Time, found []*segment) int64 {
+func latest(wall func() time.Time, found []*segment, runs []*sortedRun) int64 {
 	if wall == nil {
 		wall = time.Now
 	}
 	now := wall().UnixNano()
 	for _, g := range found {
 		now = max(now, g.summary.last)
+	}
+	for _, s := range runs {
+		now = max(now, s.summary.last)
 	}
 	return now
 }
@@ -92,6 +102,10 @@ func (l *loader) openSegments(names []string) ([]*segment, error) {
 		if !ok {
 			continue
 		}
+		if num <= l.spilled {
+			l.stale = append(l.stale, name)
+			continue
+		}
 		g, err := l.openSegment(num)
 		if err != nil {
 			closeSegments(found)
@@ -100,13 +114,52 @@ func (l *loader) openSegments(names []string) ([]*segment, error) {
 		found = append(found, g)
 	}
 	slices.SortFunc(found, func(a, b *segment) int { return int(a.num) - int(b.num) })
-	for i := 1; i < len(found); i++ {
-		if want := found[i-1].num + 1; found[i].num != want {
+	for i := range found {
+		want := l.spilled + 1
+		if i > 0 {
+			want = found[i-1].num + 1
+		}
+		if found[i].num != want && (i > 0 || l.spilled > 0) {
 			closeSegments(found)
 			return nil, &CorruptError{File: filepath.Join(l.store.dir.path, segmentName(want)), Err: errors.New("the segment is missing")}
 		}
 	}
 	return found, nil
+}
+
+// openRuns opens the runs, oldest first.
+func (l *loader) openRuns(names []string) error {
+	d, runs := l.store.dir, &l.store.finder.runs
+	type numbers struct{ from, to uint32 }
+	var found []numbers
+	for _, name := range names {
+		if from, to, ok := parseRunName(name); ok {
+			found = append(found, numbers{from, to})
+		}
+	}
+	// Of those that begin at the same segment, the longest comes first.
+	slices.SortFunc(found, func(a, b numbers) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(b.to, a.to)) })
+	for _, n := range found {
+		name := runName(n.from, n.to)
+		switch {
+		case n.to <= l.spilled: // it was merged into the one before
+			l.stale = append(l.stale, name)
+			continue
+		case l.spilled > 0 && n.from != l.spilled+1:
+			return &CorruptError{File: filepath.Join(d.path, runName(l.spilled+1, n.from-1)), Err: errors.New("the run is missing, or its name was changed")}
+		}
+		r, err := run.Open(d.runPlace(), name)
+		if err != nil {
+			return fmt.Errorf("logstore: open run: %w", damaged(err))
+		}
+		s, err := newSortedRun(r)
+		if err != nil {
+			return errors.Join(&CorruptError{File: filepath.Join(d.path, name), Err: err}, r.Close())
+		}
+		runs.add(s)
+		l.spilled = n.to
+	}
+	return nil
 }
 
 // closeSegments closes files that were only read.
@@ -169,9 +222,6 @@ func (l *loader) readHead(num uint32, file interface {
 // load reads and verifies segments ahead of the workers that apply them.
 func (l *loader) load() error {
 	l.presize()
-	if err := l.checkMemory(); err != nil {
-		return err
-	}
 	ahead := make(chan image)
 	buffers := make(chan []byte, 2)
 	buffers <- nil
@@ -194,14 +244,6 @@ func (l *loader) load() error {
 		return err
 	}
 	l.merge()
-	return l.checkMemory()
-}
-
-// checkMemory refuses a log whose keys do not fit into memory.
-func (l *loader) checkMemory() error {
-	if need, most := l.store.keys.memoryBytes(), l.store.opts.MaxIndexBytes; need > most {
-		return fmt.Errorf("logstore: the index needs at least %d bytes, but Options.MaxIndexBytes is %d: increase it: %w", need, most, semel.ErrStoreFull)
-	}
 	return nil
 }
 
@@ -320,10 +362,10 @@ func (l *loader) checkReached(found []*segment) error {
 	const restore = "restore it from a backup: without it, done keys would look new"
 	reached := l.store.dir.id.reached
 	if len(found) == 0 {
-		if reached.segment == 0 {
+		if reached.segment == 0 && l.spilled == 0 {
 			return nil
 		}
-		return l.store.dir.missing(reached.segment, restore)
+		return l.store.dir.missing(max(reached.segment, l.spilled+1), restore)
 	}
 	last := found[len(found)-1]
 	tail := last // the end of the log
@@ -357,6 +399,9 @@ func (l *loader) finish(found []*segment) ([]*segment, error) {
 		}
 		found = found[1:]
 	}
+	if err := l.removeStale(); err != nil {
+		return found, err
+	}
 	l.store.finder.sweep()
 	for n := len(found); n >= 2 && !found[n-2].sealed; n-- {
 		// The last segment was created ahead and never used.
@@ -373,6 +418,21 @@ func (l *loader) finish(found []*segment) ([]*segment, error) {
 	}
 	l.store.committer.seq = l.seq - 1
 	return found, nil
+}
+
+// removeStale removes the files that runs replace, and runs that were expired.
+func (l *loader) removeStale() error {
+	d := l.store.dir
+	for _, name := range l.stale {
+		err := d.removeIfThere(filepath.Join(d.path, name))
+		if err == nil && strings.HasSuffix(name, run.Suffix) {
+			err = run.Remove(d.runPlace(), name)
+		}
+		if err != nil {
+			return fmt.Errorf("logstore: remove %s, which a run replaces: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // secure makes the recovered data durable. Readable data need not be on disk:
@@ -402,10 +462,19 @@ func (l *loader) checkFirst(found []*segment) error {
 	if v, ok := l.store.committer.named[firstSegment]; ok && len(v.data) == 4 {
 		first = binary.LittleEndian.Uint32(v.data)
 	}
-	if found[0].num > first {
+	runs := &l.store.finder.runs
+	for len(runs.list) > 0 && runs.list[0].to < first { // their deletion was interrupted
+		l.stale = append(l.stale, runs.list[0].Name())
+		runs.replace(0, 1)
+	}
+	oldest := found[0].num
+	if len(runs.list) > 0 {
+		oldest = runs.list[0].from
+	}
+	if oldest > first {
 		return &CorruptError{File: filepath.Join(l.store.dir.path, segmentName(first)), Err: errors.New("the segment is missing")}
 	}
-	l.store.log.segments.first = first
+	l.store.log.segments.first = max(first, l.spilled+1)
 	return nil
 }
 
@@ -429,7 +498,7 @@ func (l *loader) resume(found []*segment) error {
 func (l *loader) resumeIn(g *segment) error {
 	l.store.log.active, l.store.log.writing = g, g
 	l.store.committer.emptySeq = l.store.committer.seq
-	size := min(g.next+firstSize, int(l.store.opts.SegmentSize))
+	size := min(g.next+firstSize, l.store.log.segmentSize())
 	if g.limit >= size {
 		return nil
 	}

@@ -61,9 +61,9 @@ func (k *keys) remove(ctx context.Context, d semel.Digest) (found bool, err erro
 		if !ok {
 			return err
 		}
-		k.finder.index.remove(f.shard, f.slot)
+		k.finder.remove(f)
 		if found = o.now < f.entry.expires; found {
-			k.writeRemoval(o, d)
+			k.finder.runs.hide(d, k.writeRemoval(o, d))
 			k.values.forgetKnown(o)
 		}
 		return nil
@@ -79,7 +79,7 @@ func (k *keys) settleByHand(ctx context.Context, d semel.Digest, room func() int
 	o.digests = append(o.digests, d)
 	failed := k.each(ctx, o, 1, func(int) int { return richLeast + room() }, func(int) {}, func(int) bool {
 		err = change(o, &o.digests[0])
-		return len(o.reads) == 0
+		return !o.mustRead()
 	})
 	if failed != nil {
 		return failed

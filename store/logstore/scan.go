@@ -126,10 +126,16 @@ func (f *finder) visitDone(g *segment, expired bool, visit func(e *entry) bool) 
 	if err != nil {
 		return err
 	}
+	return f.visitImage(g, img, func(e *entry, now int64) bool { return (now >= e.expires) == expired }, visit)
+}
+
+// visitImage visits the done keys whose current entry is in a segment with these bytes, if
+// they are wanted. It asks that under the lock.
+func (f *finder) visitImage(g *segment, img []byte, wanted func(e *entry, now int64) bool, visit func(e *entry) bool) error {
 	stopped := errors.New("stopped")
 	group := make([]entry, 0, 256)
 	flush := func() error {
-		f.keepCurrent(g, group, expired)
+		f.keepCurrent(g, group, wanted)
 		for i := range group {
 			if group[i].kind == kindDone && !visit(&group[i]) {
 				return stopped
@@ -160,7 +166,7 @@ func (f *finder) visitDone(g *segment, expired bool, visit func(e *entry) bool) 
 	switch {
 	case errors.Is(err, stopped):
 		return nil
-	case err == nil && end < size:
+	case err == nil && end < len(img):
 		err = errors.New("record checksum mismatch")
 	}
 	if err != nil {
@@ -170,14 +176,14 @@ func (f *finder) visitDone(g *segment, expired bool, visit func(e *entry) bool) 
 }
 
 // keepCurrent clears the kind of all entries that must not be visited: entries without a place in
-// the index, and entries whose expiry does not match expired.
-func (f *finder) keepCurrent(g *segment, group []entry, expired bool) {
+// the index, and entries that are not wanted.
+func (f *finder) keepCurrent(g *segment, group []entry, wanted func(e *entry, now int64) bool) {
 	f.log.mu.Lock()
 	defer f.log.mu.Unlock()
 	now := f.log.clock.Nanos()
 	for i := range group {
 		e := &group[i]
-		if (now >= e.expires) != expired || !f.index.points(&e.digest, g.position(e.off)) {
+		if !wanted(e, now) || !f.index.points(&e.digest, g.position(e.off)) {
 			e.kind = 0
 		}
 	}

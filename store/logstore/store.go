@@ -26,7 +26,8 @@ type Store struct {
 	finder      *finder            // the entry of a key in the log
 	keys        *keys              // decides claims and completions
 	inspector   *inspector         // looks at records
-	maintenance *maintenance       // deletes segments
+	merger      *merger            // merges runs
+	maintenance *maintenance       // deletes segments, or lets their keys leave memory
 	cancel      context.CancelFunc // stops the background goroutines
 }
 
@@ -41,13 +42,14 @@ var (
 )
 
 // Open opens the store in a directory. If the directory is empty or missing,
-// Open creates a store there. It reads and verifies the whole log before it
-// returns, which takes about a second per few million keys. It returns
+// Open creates a store there. It reads and verifies the log of all keys in memory before
+// it returns, which takes about a second per few million keys. It verifies keys that have
+// left memory when it reads them. It returns
 //   - a [*vfs.LockedError] that names the holder if the store is already open; it
 //     wraps semel.ErrStoreUnavailable too;
 //   - a [*CorruptError] if the log is damaged, or ends before the position that
 //     it had reached (a last write that a crash cut short is not damage);
-//   - semel.ErrStoreFull if the index does not fit into Options.MaxIndexBytes.
+//   - semel.ErrStoreFull if the disk has no space for what an open writes.
 func Open(dir string, opts *Options) (*Store, error) {
 	o, err := opts.withDefaults()
 	if err != nil {
@@ -64,11 +66,12 @@ func Open(dir string, opts *Options) (*Store, error) {
 		return nil, err
 	}
 	if err := s.start(); err != nil {
-		return nil, errors.Join(err, s.log.closeFiles(), s.dir.lock.Close())
+		return nil, errors.Join(err, s.closeFiles(), s.dir.lock.Close())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	s.log.background.Go(func() { s.maintenance.maintain(ctx) })
+	s.log.background.Go(func() { s.merger.run(ctx) })
 	if o.Fsync == Interval {
 		s.log.background.Go(func() { s.committer.syncPeriodically(ctx) })
 	}
@@ -86,7 +89,9 @@ func newStore(path string, opts Options) *Store {
 	s.keys = &keys{opts: &s.opts, log: s.log, committer: s.committer, values: s.values, finder: s.finder}
 	s.keys.ops.New = func() any { return &op{pool: &s.keys.ops, hasher: s.keys.hasher} }
 	s.inspector = &inspector{log: s.log, committer: s.committer, finder: s.finder, keys: s.keys}
-	s.maintenance = &maintenance{log: s.log, committer: s.committer, values: s.values, finder: s.finder, keys: s.keys}
+	s.merger = &merger{log: s.log, finder: s.finder, fanIn: 8, wake: make(chan struct{}, 1)}
+	s.maintenance = &maintenance{log: s.log, committer: s.committer, values: s.values, finder: s.finder, keys: s.keys, merger: s.merger}
+	s.keys.relieve = s.maintenance.relieve
 	return s
 }
 
@@ -286,7 +291,13 @@ func (s *Store) Close() error {
 	}
 	s.log.background.Wait()
 	err := s.shutDown()
-	return errors.Join(err, s.log.closeFiles(), s.dir.lock.Close())
+	return errors.Join(err, s.closeFiles(), s.dir.lock.Close())
+}
+
+// closeFiles closes segments and runs. The store is not usable afterwards.
+func (s *Store) closeFiles() error {
+	s.finder.closeRuns()
+	return s.log.closeFiles()
 }
 
 // shutDown ends the log with an empty record, which states that everything

@@ -46,6 +46,11 @@ func newTx(ctx context.Context, k *keys) (*Tx, error) {
 	c := k.committer
 	k.log.mu.Lock()
 	defer k.log.mu.Unlock()
+	if k.log.usable() == nil && k.canRelieve() {
+		k.log.mu.Unlock()
+		k.makeRoom(ctx)
+		k.log.mu.Lock()
+	}
 	if err := c.gate.take(ctx, k.log); err != nil {
 		return nil, err
 	}
@@ -216,7 +221,7 @@ func (tx *Tx) claimRun(keys *TxKeys, from, to int, window time.Duration, out []s
 	now := k.log.clock.Nanos()
 	tick := expiryTick(now, int64(window))
 	o := tx.op
-	clear(o.known)
+	o.forgetReads()
 	o.live = append(o.live[:0], make([]liveKey, to-from)...)
 	for i := from; i < to; {
 		o.request = i - from
@@ -235,6 +240,7 @@ func (tx *Tx) claimRun(keys *TxKeys, from, to int, window time.Duration, out []s
 		}
 		k.log.mu.Unlock()
 		k.finder.readQueued(o, func(r *read, is reading) { o.keep(r, is, now) })
+		k.finder.readBlocks(o, func(r *runRead, is reading) { o.keepBlock(r, is, now) })
 		k.log.mu.Lock()
 		if tx.over {
 			return tx.overErr()
@@ -263,7 +269,7 @@ func (tx *Tx) claimOne(keys *TxKeys, i int, tick, now int64) (semel.Decision, er
 	case ok && now < f.entry.expires:
 		return known(print, f.entry.print), nil
 	case ok:
-		k.finder.index.remove(f.shard, f.slot)
+		k.finder.remove(f)
 	}
 	more := keys.detail(i)
 	if more != (detail{}) || !k.addCompact(tx.op, d, f.slot, tick, 0, print, now) {

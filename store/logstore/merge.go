@@ -1,0 +1,204 @@
+package logstore
+
+import (
+	"bytes"
+	"context"
+	"math/bits"
+	"slices"
+	"sync"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/logstore/internal/run"
+)
+
+// merger merges runs in the background, so that a lookup asks few of them. It merges
+// neighbours, so that a newer entry of a key stays behind an older one.
+type merger struct {
+	log    *log
+	finder *finder
+	fanIn  int           // so many runs of one class become one
+	wake   chan struct{} // there is a new run
+	// merging is held while runs are merged or dropped. Lock it before log.mu.
+	merging sync.Mutex
+}
+
+// mostMerged bounds the entries of a merged run, and so the space that a merge needs.
+const mostMerged = 1 << 27
+
+func (m *merger) wakeUp() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run merges runs until the store is closed. A merge that failed is tried again with the
+// next new run. Until then, lookups ask more runs.
+func (m *merger) run(ctx context.Context) {
+	for {
+		select {
+		case <-m.wake:
+			for {
+				if more, err := m.merge(ctx); !more || err != nil {
+					break
+				}
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// class returns the class of a run: runs of the same class differ in size by less than the
+// number that is merged.
+func (m *merger) class(s *sortedRun) int {
+	return bits.Len64(uint64(s.summary.entries)) / (bits.Len(uint(m.fanIn)) - 1)
+}
+
+// pick returns neighbours that are worth a merge: enough of one class, with the newer ones
+// of lower classes.
+func (m *merger) pick(list []*sortedRun) (from, to int) {
+	from, to = len(list), len(list)
+	class, same, entries := 0, 0, int64(0)
+	for ; from > 0; from-- {
+		s := list[from-1]
+		if entries += s.summary.entries; entries > mostMerged || !m.together(s, list[to-1]) {
+			break
+		}
+		c := m.class(s)
+		if c > class {
+			if same >= m.fanIn {
+				break
+			}
+			class, same = c, 0
+		}
+		if c == class {
+			same++
+		}
+	}
+	if same < m.fanIn {
+		return 0, 0
+	}
+	return from, to
+}
+
+// together reports whether runs may become one: it is deleted when the last of its keys has
+// expired, so it must not cover much more time than a part of their windows.
+func (m *merger) together(oldest, newest *sortedRun) bool {
+	if oldest.summary.forever+newest.summary.forever > 0 {
+		return true
+	}
+	window := tickTime(newest.summary.maxTick) - newest.summary.last
+	return newest.summary.last-oldest.summary.first <= window/8
+}
+
+// merge merges some runs. It returns false if none are worth it.
+func (m *merger) merge(ctx context.Context) (bool, error) {
+	m.merging.Lock()
+	defer m.merging.Unlock()
+	m.log.mu.Lock()
+	list := m.finder.runs.list
+	from, to := m.pick(list)
+	older, group := list[:from], list[from:to]
+	if from == to || m.log.usable() != nil {
+		m.log.mu.Unlock()
+		return false, nil
+	}
+	for _, s := range group {
+		s.pins++
+	}
+	m.log.mu.Unlock()
+	merged, err := m.write(ctx, older, group)
+	if err == nil {
+		m.log.mu.Lock()
+		at := slices.Index(m.finder.runs.list, group[0])
+		m.finder.runs.replace(at, at+len(group), merged)
+		m.log.mu.Unlock()
+	}
+	m.finder.unpinRuns(group)
+	if err != nil {
+		m.log.mu.Lock()
+		defer m.log.mu.Unlock()
+		return false, m.log.stopIfUnsynced(err)
+	}
+	return true, m.log.deleteRuns(group...)
+}
+
+// write writes the entries of runs to one.
+func (m *merger) write(ctx context.Context, older, group []*sortedRun) (*sortedRun, error) {
+	last := group[len(group)-1]
+	n := int64(0)
+	for _, s := range group {
+		n += s.Entries()
+	}
+	w, err := newRunWriter(m.log, group[0].from, last.to, group[0].base, n)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range group {
+		w.cover(&s.summary)
+	}
+	if err := m.copy(ctx, w, older, group); err != nil {
+		return nil, w.abort(err)
+	}
+	return w.finish()
+}
+
+// copy copies the entries that are needed: of a key, the one of the newest run, unless it
+// has expired or is a removal, and no older run may have the key.
+func (m *merger) copy(ctx context.Context, w *runWriter, older, group []*sortedRun) error {
+	const checkEvery = 1 << 16
+	scans := make([]*run.Scanner, 0, len(group))
+	bases := make([]int64, 0, len(group))
+	now := m.log.clock.Nanos()
+	for _, s := range group {
+		scan := s.Scan()
+		if scan.Next() {
+			scans, bases = append(scans, scan), append(bases, s.base)
+		} else if scan.Err() != nil {
+			return damaged(scan.Err())
+		}
+	}
+	for n := 0; len(scans) > 0; n++ {
+		if n%checkEvery == 0 && ctx.Err() != nil {
+			return interrupted(ctx)
+		}
+		newest := 0
+		d := (*semel.Digest)(scans[0].Entry())
+		for i := 1; i < len(scans); i++ {
+			if other := (*semel.Digest)(scans[i].Entry()); run.Compare(other, d) <= 0 {
+				newest, d = i, other
+			}
+		}
+		key := *d
+		if err := m.copyEntry(w, older, scans[newest].Entry(), bases[newest], now); err != nil {
+			return err
+		}
+		for i := 0; i < len(scans); {
+			switch {
+			case !bytes.Equal(scans[i].Entry()[:16], key[:]) || scans[i].Next():
+				i++
+			case scans[i].Err() != nil:
+				return damaged(scans[i].Err())
+			default:
+				scans, bases = slices.Delete(scans, i, i+1), slices.Delete(bases, i, i+1)
+			}
+		}
+	}
+	return nil
+}
+
+// copyEntry copies an entry if it is needed.
+func (m *merger) copyEntry(w *runWriter, older []*sortedRun, raw []byte, base, now int64) error {
+	e, ok := decodeEntry(raw, base)
+	if ok && e.kind == kindDone && now < e.expires {
+		return w.add(raw, base)
+	}
+	if !slices.ContainsFunc(older, func(s *sortedRun) bool { return s.MayHave(&e.digest) }) {
+		return nil
+	}
+	if e.kind == kindRemoval {
+		return w.addRemoval(&e.digest)
+	}
+	return w.add(raw, base)
+}

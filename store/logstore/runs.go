@@ -1,0 +1,323 @@
+package logstore
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/logstore/internal/digestmap"
+	"github.com/semel-dev/semel/store/logstore/internal/run"
+)
+
+// runs are the keys that have left memory. Each run holds the done keys of consecutive
+// segments, which no longer exist. The newest run that has a key decides about it, and the
+// index decides before all runs. log.mu guards the fields.
+type runs struct {
+	list   []*sortedRun // oldest first, without gaps
+	memory int64        // of all runs
+	count  int64        // done entries, with those that a later entry hides
+	// unswept are the entries of the newest run that still have a slot in the index.
+	unswept int64
+	// hidden are the keys that were removed by hand while a run may have them, with the
+	// position of the removal in the log.
+	hidden digestmap.Map[uint64]
+	// spilling is behind the segments that are being written to a run. A key that is
+	// removed there must be hidden.
+	spilling uint32
+	listings int // no segment is spilled meanwhile
+	// spills is held while segments are spilled. Lock it before log.mu.
+	spills sync.Mutex
+}
+
+// sortedRun is a run with what the store keeps in its header.
+type sortedRun struct {
+	*run.Run
+	from, to uint32 // numbers of the segments that it replaces
+	base     int64  // tick from which expiries count
+	summary  summary
+
+	pins int  // readers outside the lock
+	dead bool // deleted; the last reader closes it
+}
+
+// runName returns the file name of a run.
+func runName(from, to uint32) string { return fmt.Sprintf("%08d-%08d%s", from, to, run.Suffix) }
+
+// parseRunName returns the numbers in a run's file name.
+func parseRunName(name string) (from, to uint32, ok bool) {
+	n, err := fmt.Sscanf(name, "%d-%d"+run.Suffix, &from, &to)
+	return from, to, n == 2 && err == nil && from <= to && runName(from, to) == name
+}
+
+// runMeta returns what the store keeps in the header of a run.
+func runMeta(base int64, s *summary) []byte {
+	return s.encode(binary.LittleEndian.AppendUint64(nil, uint64(base)))
+}
+
+// runPlace returns where the runs of a store are.
+func (d *directory) runPlace() *run.Place {
+	return &run.Place{FS: d.fs, Dir: d.path, Store: d.id.store, Size: entrySize}
+}
+
+// newSortedRun returns an open run with the decoded header.
+func newSortedRun(r *run.Run) (*sortedRun, error) {
+	from, to, _ := parseRunName(r.Name())
+	s := &sortedRun{Run: r, from: from, to: to}
+	meta := r.Meta()
+	if len(meta) != 8+summaryLength {
+		return nil, errors.New("wrong length of the summary")
+	}
+	s.base = int64(binary.LittleEndian.Uint64(meta))
+	s.summary.decode(meta[8:])
+	return s, nil
+}
+
+// replace puts runs in the place of those in [from, to), which are closed.
+func (r *runs) replace(from, to int, by ...*sortedRun) {
+	for _, s := range r.list[from:to] {
+		r.memory -= s.MemoryBytes()
+		r.count -= s.summary.entries
+		s.dead = true
+		s.closeIfUnused()
+	}
+	for _, s := range by {
+		r.memory += s.MemoryBytes()
+		r.count += s.summary.entries
+	}
+	r.list = slices.Concat(r.list[:from], by, r.list[to:])
+}
+
+// add adds the newest run.
+func (r *runs) add(s *sortedRun) { r.replace(len(r.list), len(r.list), s) }
+
+// mayHave reports whether a run may have a digest.
+func (r *runs) mayHave(d *semel.Digest) bool {
+	return slices.ContainsFunc(r.list, func(s *sortedRun) bool { return s.MayHave(d) })
+}
+
+// hide records that a key was removed at a position of the log.
+func (r *runs) hide(d *semel.Digest, pos uint64) {
+	if r.mayHave(d) || r.spilling > 0 {
+		r.hidden.Put(d, &pos)
+	}
+}
+
+// bytes is the memory that the runs take.
+func (r *runs) bytes() int64 {
+	const hiddenBytes = 48
+	return r.memory + int64(r.hidden.Len())*hiddenBytes
+}
+
+// closeIfUnused closes the file of a deleted run without readers.
+func (s *sortedRun) closeIfUnused() {
+	if s.dead && s.pins == 0 {
+		_ = s.Close() // it was only read
+		s.pins = -1
+	}
+}
+
+// expired reports whether all keys of the run have expired.
+func (s *sortedRun) expired(now int64) bool {
+	return s.summary.expired(now, s.base) == s.summary.entries
+}
+
+// deleteRuns deletes the files of runs. Current readers can finish.
+func (l *log) deleteRuns(list ...*sortedRun) error {
+	var err error
+	for _, s := range list {
+		err = errors.Join(err, run.Remove(l.dir.runPlace(), s.Name()))
+	}
+	if err == nil {
+		err = syncFailed(l.dir.fs.SyncDir(l.dir.path))
+	}
+	if err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return fmt.Errorf("logstore: delete a run: %w", l.stopIfUnsynced(err))
+	}
+	return nil
+}
+
+// damaged returns the error of a run that is not as it was written.
+func damaged(err error) error {
+	if d, ok := errors.AsType[*run.Damage](err); ok {
+		return &CorruptError{File: d.File, Offset: d.Offset, Err: d.Err}
+	}
+	return err
+}
+
+// runRead is a block of a run that must be read for a digest.
+type runRead struct {
+	run     *sortedRun // pinned
+	off     int64
+	size    int
+	digest  semel.Digest
+	request int // whose key it is
+}
+
+// runKey identifies the result of a read.
+type runKey struct {
+	run    *sortedRun
+	digest semel.Digest
+}
+
+// findSpilled is find for the runs. It adds at most one read at a time, so that a key takes
+// as few as it can.
+func (f *finder) findSpilled(o *op, d *semel.Digest, hit *found) (ok, pending bool, err error) {
+	if f.runs.hidden.Get(d) != nil {
+		return false, false, nil
+	}
+	for _, s := range slices.Backward(f.runs.list) {
+		if !s.MayHave(d) {
+			continue
+		}
+		is, known := o.inRuns[runKey{s, *d}]
+		switch {
+		case !known:
+			s.pins++
+			off, size := s.Block(d)
+			o.blocks = append(o.blocks, runRead{s, off, size, *d, o.request})
+			return false, true, nil
+		case is.err != nil:
+			return false, false, is.err
+		case is.entry.kind == kindDone:
+			hit.run, hit.pos, hit.entry = s, 0, is.entry
+			return true, false, nil
+		case is.entry.kind == kindRemoval:
+			return false, false, nil
+		}
+	}
+	return false, false, nil
+}
+
+// closeRuns closes the files of all runs without readers.
+func (f *finder) closeRuns() {
+	f.log.mu.Lock()
+	defer f.log.mu.Unlock()
+	f.runs.replace(0, len(f.runs.list))
+}
+
+// remove takes a found key out of the index. A key that is in a run stays there: an entry
+// that is added hides it.
+func (f *finder) remove(hit *found) {
+	if hit.run == nil {
+		f.index.remove(hit.shard, hit.slot)
+	}
+}
+
+// unpinRuns ends the use of runs outside the lock.
+func (f *finder) unpinRuns(list []*sortedRun) {
+	f.log.mu.Lock()
+	defer f.log.mu.Unlock()
+	for _, s := range list {
+		s.pins--
+		s.closeIfUnused()
+	}
+}
+
+// isCurrent reports whether a live entry of a run is not hidden, by a removal or by an
+// entry of newer runs. A live entry is hidden in no other way.
+func (f *finder) isCurrent(e *entry, newer []*sortedRun) (bool, error) {
+	f.log.mu.Lock()
+	now, hidden := f.log.clock.Nanos(), f.runs.hidden.Get(&e.digest) != nil
+	f.log.mu.Unlock()
+	if hidden || now >= e.expires {
+		return false, nil
+	}
+	for _, s := range newer {
+		if !s.MayHave(&e.digest) {
+			continue
+		}
+		off, size := s.Block(&e.digest)
+		b := make([]byte, size)
+		if err := s.ReadAt(b, off); err != nil {
+			return false, damaged(err)
+		}
+		if raw, err := s.Find(b, off, &e.digest); raw != nil || err != nil {
+			return false, damaged(err)
+		}
+	}
+	return true, nil
+}
+
+// readBlocks does the queued reads of runs without the lock, in the order of their places.
+// Then it passes each result to got.
+func (f *finder) readBlocks(o *op, got func(r *runRead, is reading)) {
+	n := len(o.blocks)
+	if n == 0 {
+		return
+	}
+	slices.SortFunc(o.blocks, func(a, b runRead) int {
+		return cmp.Or(cmp.Compare(a.run.from, b.run.from), cmp.Compare(a.off, b.off))
+	})
+	results := make([]reading, n)
+	parts := max(1, min(runtime.GOMAXPROCS(0), n/readLeast))
+	var others sync.WaitGroup
+	for part := 1; part < parts; part++ {
+		others.Go(func() { readRunPart(o.blocks, results, part*n/parts, (part+1)*n/parts) })
+	}
+	readRunPart(o.blocks, results, 0, n/parts)
+	others.Wait()
+	for i := range o.blocks {
+		got(&o.blocks[i], results[i])
+	}
+	f.log.mu.Lock()
+	defer f.log.mu.Unlock()
+	for i := range o.blocks {
+		s := o.blocks[i].run
+		s.pins--
+		s.closeIfUnused()
+	}
+	clear(o.blocks)
+	o.blocks = o.blocks[:0]
+}
+
+// readRunPart does the reads from one to another. Blocks that follow each other are one
+// read.
+func readRunPart(blocks []runRead, results []reading, from, to int) {
+	var buf []byte
+	for from < to {
+		first := &blocks[from]
+		end, next := first.off+int64(first.size), from+1
+		for ; next < to; next++ {
+			b := &blocks[next]
+			if b.run != first.run || b.off > end+readGap || b.off+int64(b.size)-first.off > readMost {
+				break
+			}
+			end = max(end, b.off+int64(b.size))
+		}
+		n := int(end - first.off)
+		if cap(buf) < n {
+			buf = make([]byte, max(n, readMost))
+		}
+		err := first.run.ReadAt(buf[:n], first.off)
+		for ; from < next; from++ {
+			b, at := &blocks[from], int(blocks[from].off-first.off)
+			if err != nil {
+				results[from].err = damaged(err)
+				continue
+			}
+			results[from] = b.find(buf[at : at+b.size])
+		}
+	}
+}
+
+// find returns the entry of the digest from the bytes of its block. An entry of no kind
+// means that the run does not have it.
+func (b *runRead) find(block []byte) reading {
+	raw, err := b.run.Find(block, b.off, &b.digest)
+	if err != nil || raw == nil {
+		return reading{err: damaged(err)}
+	}
+	e, ok := decodeEntry(raw, b.run.base)
+	if !ok {
+		return reading{err: &CorruptError{File: filepath.Join(b.run.Name()), Offset: b.off, Err: errors.New("cannot decode an entry")}}
+	}
+	return reading{entry: e}
+}

@@ -1,0 +1,528 @@
+package logstore
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/logstore/internal/run"
+	"github.com/semel-dev/semel/test/faultfs"
+)
+
+// runCount returns the number of runs.
+func runCount(s *Store) int {
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	return len(s.finder.runs.list)
+}
+
+// mergePairs lets the store merge two runs, not only many.
+func mergePairs(s *Store) {
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	s.merger.fanIn = 2
+}
+
+// mustSpill lets the keys of all sealed segments leave memory, and fails if there are none.
+func mustSpill(t testing.TB, s *Store) {
+	t.Helper()
+	s.log.mu.Lock()
+	first := s.log.segments.first
+	s.log.mu.Unlock()
+	if err := spillNow(s); err != nil {
+		t.Fatal(err)
+	}
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	if s.log.segments.first == first {
+		t.Fatal("no segment left memory")
+	}
+}
+
+func TestKeysBeyondTheLimitLeaveMemory(t *testing.T) {
+	t.Parallel()
+	opts := small()
+	opts.MaxIndexBytes, opts.Fsync = minIndexBytes, Never
+	s := open(t, t.TempDir(), opts)
+	const n = 200_000 // 2.4 MB of index
+	for from := 0; from < n; from += 10_000 {
+		wantAll(t, claimDone(t, s, from, from+10_000, semel.Forever), semel.Fresh)
+		s.log.mu.Lock()
+		got := s.finder.index.count * 12
+		s.log.mu.Unlock()
+		if got > 2*minIndexBytes {
+			t.Fatalf("after %d keys, those in memory take %d bytes", from, got)
+		}
+	}
+	if runCount(s) == 0 {
+		t.Fatal("no key has left memory")
+	}
+	for range 2 {
+		if got := count(t, s); got.Done != n || got.DiskBytes > n*26 {
+			t.Errorf("%d keys in %d bytes on disk", got.Done, got.DiskBytes)
+		}
+		for from := 0; from < n; from += 50_000 {
+			wantAll(t, claimDone(t, s, from, from+50_000, semel.Forever), semel.Duplicate)
+		}
+		s = reopen(t, s)
+	}
+	wantAll(t, claimDone(t, s, n, n+1000, semel.Forever), semel.Fresh)
+}
+
+// TestSpilledKeysTakeOneReadAndNewKeysNone counts the reads of files.
+func TestSpilledKeysTakeOneReadAndNewKeysNone(t *testing.T) {
+	t.Parallel()
+	const n = 60_000
+	dir := t.TempDir()
+	opts := small()
+	s := open(t, dir, opts)
+	claimIDs(t, s, upTo(0, n), printOf)
+	nextSegment(t, s)
+	claimIDs(t, s, upTo(n, n+1), printOf)
+	mustSpill(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	counting := new(countingFS)
+	opts.FS = counting
+	s = open(t, dir, opts)
+	before := counting.reads.Load()
+	random := rand.New(rand.NewPCG(1, 2))
+	ids := make([]int, 2000)
+	for i := range ids {
+		ids[i] = random.IntN(n)
+	}
+	for i, got := range claimIDs(t, s, ids, printOf) {
+		if got != semel.Duplicate {
+			t.Fatalf("id %d: %s", ids[i], got)
+		}
+	}
+	if got := counting.reads.Load() - before; got > int64(len(ids))*11/10 {
+		t.Errorf("%d reads for %d known keys", got, len(ids))
+	}
+	before = counting.reads.Load()
+	claimIDs(t, s, upTo(2*n, 2*n+len(ids)), printOf)
+	if got := counting.reads.Load() - before; got > int64(len(ids))/20 {
+		t.Errorf("%d reads for %d new keys", got, len(ids))
+	}
+	for _, got := range claimIDs(t, s, upTo(0, 100), func(id int) uint64 { return printOf(id) + 7 }) {
+		if got != semel.Mismatch {
+			t.Fatalf("another print: %s", got)
+		}
+	}
+}
+
+// TestSpilledKeysKeepTheirRecords spills every kind of entry.
+func TestSpilledKeysKeepTheirRecords(t *testing.T) {
+	t.Parallel()
+	c := newHandClock()
+	s := openAt(t, c)
+	held := claimOne(t, s, semel.ClaimRequest{Key: key(-1), Lease: time.Hour, Hold: true, Owner: semel.Owner{Name: "w", Nonce: 1}})
+	a := claimOne(t, s, semel.ClaimRequest{Key: key(-2), Lease: time.Minute, Owner: semel.Owner{Nonce: 2}})
+	large := strings.Repeat("x", 20_000) // more than a block
+	if err := complete(t, s, semel.CompleteRequest{Key: key(-2), Token: a.Claim.Token, Window: semel.Forever, Result: semel.Result{Kind: semel.Value, Data: []byte(large)}}); err != nil {
+		t.Fatal(err)
+	}
+	claimOne(t, s, semel.ClaimRequest{Key: key(-3), Done: true, Window: semel.Forever, Origin: "orders 2/17"})
+	claimOne(t, s, semel.ClaimRequest{Key: key(-4), Done: true, Window: semel.Forever, Owner: semel.Owner{Name: "w", Nonce: 4}})
+	tx := begin(t, s)
+	tx.Set("position", []byte("42"))
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for round := range 4 { // several bases
+		wantAll(t, claimDone(t, s, round*5000, (round+1)*5000, 24*time.Hour), semel.Fresh)
+		c.advance(time.Hour)
+	}
+	mustSpill(t, s)
+	for range 2 {
+		records := make([]semel.Record, 3)
+		if err := s.Look(t.Context(), []semel.Key{key(-2), key(-3), key(17)}, records); err != nil {
+			t.Fatal(err)
+		}
+		if string(records[0].Result.Data) != large || records[0].Token != a.Claim.Token || records[1].Origin != "orders 2/17" || records[2].State != semel.Done {
+			t.Errorf("records %+v", records[1:])
+		}
+		if again := claimOne(t, s, semel.ClaimRequest{Key: key(-4), Done: true, Window: semel.Forever, Owner: semel.Owner{Name: "w", Nonce: 4}}); again.Decision != semel.Fresh {
+			t.Errorf("a repeated claim of the same owner: %s", again.Decision)
+		}
+		if err := complete(t, s, semel.CompleteRequest{Key: key(-2), Token: a.Claim.Token, Window: semel.Forever}); err != nil {
+			t.Errorf("a repeated completion: %v", err)
+		}
+		if v, _ := s.Value("position"); string(v) != "42" {
+			t.Errorf("position is %q", v)
+		}
+		var r [1]semel.Record
+		if err := s.Look(t.Context(), []semel.Key{key(-1)}, r[:]); err != nil || r[0].Token != held.Claim.Token {
+			t.Errorf("the held key is %+v, %v", r[0], err)
+		}
+		s = reopen(t, s)
+	}
+	c.advance(24*time.Hour - 4*time.Hour + time.Minute)
+	wantAll(t, claimDone(t, s, 0, 5000, time.Hour), semel.Fresh)
+	wantAll(t, claimDone(t, s, 5000, 10_000, time.Hour), semel.Duplicate)
+}
+
+// TestARemovedKeyStaysRemovedInARun removes keys by hand in each place, and lets the
+// removal itself leave memory.
+func TestARemovedKeyStaysRemovedInARun(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), small())
+	remove := func(n int) {
+		t.Helper()
+		if found, err := s.Remove(t.Context(), key(n)); err != nil || !found {
+			t.Fatalf("remove: %v, %v", found, err)
+		}
+	}
+	absent := func(n int, why string) {
+		t.Helper()
+		var r [1]semel.Record
+		if err := s.Look(t.Context(), []semel.Key{key(n)}, r[:]); err != nil || r[0].State != semel.Absent {
+			t.Fatalf("%s: key %d is %s, %v", why, n, r[0].State, err)
+		}
+		for r, err := range s.List(t.Context(), semel.ListOptions{}) {
+			if d := s.keys.digestOf(key(n)); err != nil || r.Digest == d {
+				t.Fatalf("%s: key %d is listed, %v", why, n, err)
+			}
+		}
+	}
+	wantAll(t, claimDone(t, s, 0, 10_000, semel.Forever), semel.Fresh)
+	mustSpill(t, s)
+	remove(1)
+	remove(2)
+	absent(1, "after the removal")
+	s = reopen(t, s)
+	absent(1, "after a restart")
+	wantAll(t, claimDone(t, s, 2, 3, time.Hour), semel.Fresh)
+	wantAll(t, claimDone(t, s, 10_000, 20_000, semel.Forever), semel.Fresh)
+	mustSpill(t, s)
+	s.log.mu.Lock()
+	hidden := s.finder.runs.hidden.Len()
+	s.log.mu.Unlock()
+	if hidden != 0 {
+		t.Errorf("%d removals are still in memory", hidden)
+	}
+	absent(1, "after the removal left memory")
+	wantAll(t, claimDone(t, s, 2, 3, time.Hour), semel.Duplicate)
+	s = reopen(t, s)
+	absent(1, "after another restart")
+	remove(2)
+	absent(2, "after the second removal")
+	wantAll(t, claimDone(t, s, 1, 3, time.Hour), semel.Fresh)
+}
+
+// TestAnExpiredKeyDoesNotUncoverAnOlderEntry: a key was kept forever, removed, and done
+// again for an hour.
+func TestAnExpiredKeyDoesNotUncoverAnOlderEntry(t *testing.T) {
+	t.Parallel()
+	c := newHandClock()
+	s := openAt(t, c)
+	wantAll(t, claimDone(t, s, 0, 10_000, semel.Forever), semel.Fresh)
+	mustSpill(t, s)
+	if _, err := s.Remove(t.Context(), key(1)); err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, claimDone(t, s, 1, 2, time.Hour), semel.Fresh)
+	wantAll(t, claimDone(t, s, 10_000, 20_000, semel.Forever), semel.Fresh)
+	c.advance(2 * time.Hour)
+	mustSpill(t, s)
+	for range 2 {
+		if a := claimOne(t, s, semel.ClaimRequest{Key: key(1), Lease: time.Minute, Owner: semel.Owner{Nonce: 1}}); a.Decision != semel.Fresh {
+			t.Fatalf("the key is %s", a.Decision)
+		}
+		s = reopen(t, s)
+	}
+}
+
+func TestRunsAreDeletedWhenTheirKeysHaveExpired(t *testing.T) {
+	t.Parallel()
+	c := newHandClock()
+	s := openAt(t, c)
+	const n = 20_000
+	for round := range 6 {
+		wantAll(t, claimDone(t, s, round*n, (round+1)*n, time.Hour), semel.Fresh)
+		if err := spillNow(s); err != nil {
+			t.Fatal(err)
+		}
+		wantAll(t, claimDone(t, s, round*n, (round+1)*n, time.Hour), semel.Duplicate)
+		c.advance(2 * time.Hour)
+		if _, err := s.Purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := count(t, s).DiskBytes; got > 2<<20 {
+			t.Fatalf("round %d: the store takes %d bytes", round, got)
+		}
+		if round%2 == 1 {
+			s = reopen(t, s)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(s.dir.path, "*"+run.IndexSuffix))
+	if err != nil || len(files) > 2 {
+		t.Errorf("files %q, %v", files, err)
+	}
+}
+
+func TestListYieldsSpilledRecordsOnce(t *testing.T) {
+	t.Parallel()
+	opts := small()
+	opts.KeepIDs = true
+	s := open(t, t.TempDir(), opts)
+	const n = 3000
+	wantAll(t, claimDone(t, s, 0, n, time.Hour), semel.Fresh)
+	mustSpill(t, s)
+	wantAll(t, claimDone(t, s, n, 2*n, time.Hour), semel.Fresh)
+	seen := make(map[string]int)
+	for r, err := range s.List(t.Context(), semel.ListOptions{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := spillNow(s); err != nil { // a listing goes on as it began
+			t.Fatal(err)
+		}
+		seen[r.Key.ID]++
+	}
+	for i := range 2 * n {
+		if got := seen[key(i).ID]; got != 1 {
+			t.Fatalf("%s is listed %d times", key(i), got)
+		}
+	}
+}
+
+// TestTheFileBesideARunIsMadeAgain damages and removes it.
+func TestTheFileBesideARunIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(name string) error{
+		"missing": os.Remove,
+		"empty":   func(name string) error { return os.WriteFile(name, nil, 0o600) },
+		"flipped": func(name string) error {
+			b, err := os.ReadFile(name)
+			if err == nil {
+				b[len(b)/2] ^= 1
+				err = os.WriteFile(name, b, 0o600)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			s := open(t, dir, small())
+			wantAll(t, claimDone(t, s, 0, 10_000, semel.Forever), semel.Fresh)
+			mustSpill(t, s)
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			files, err := filepath.Glob(filepath.Join(dir, "*"+run.IndexSuffix))
+			if err != nil || len(files) == 0 {
+				t.Fatal(files, err)
+			}
+			whole, err := os.ReadFile(files[0])
+			if err == nil {
+				err = damage(files[0])
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			s = open(t, dir, small())
+			wantAll(t, claimDone(t, s, 0, 10_000, semel.Forever), semel.Duplicate)
+			if again, err := os.ReadFile(files[0]); err != nil || string(again) != string(whole) {
+				t.Errorf("the file has %d bytes, had %d, %v", len(again), len(whole), err)
+			}
+		})
+	}
+}
+
+// TestDamageOfARunIsAnError takes a run away, and flips a bit in each of its parts.
+func TestDamageOfARunIsAnError(t *testing.T) {
+	t.Parallel()
+	fs := faultfs.New()
+	s, err := openFault(t, fs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, claimDone(t, s, 0, 10_000, semel.Forever), semel.Fresh)
+	mustSpill(t, s)
+	first := s.finder.runs.list[0]
+	name := filepath.Join(s.dir.path, first.Name())
+	d := s.keys.digestOf(key(5))
+	off, _ := first.Block(&d)
+	if err := fs.FlipBit(name, off+100, 3); err != nil {
+		t.Fatal(err)
+	}
+	var a [1]semel.ClaimAnswer
+	var corrupt *CorruptError
+	err = s.Claim(t.Context(), []semel.ClaimRequest{{Key: key(5), Done: true, Window: semel.Forever}}, a[:])
+	if err != nil || !errors.As(a[0].Err, &corrupt) || corrupt.File != name || corrupt.Offset != off || a[0].Decision != semel.Undecided {
+		t.Errorf("a damaged block: %s, %v, %v", a[0].Decision, a[0].Err, err)
+	}
+	if err := fs.FlipBit(name, 33, 3); err != nil {
+		t.Fatal(err)
+	}
+	for _, gone := range []bool{false, true} {
+		if gone {
+			if err := fs.Remove(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := openFault(t, fs.Survive(faultfs.Everything, nil)); !errors.As(err, &corrupt) {
+			t.Errorf("opened: %v", err)
+		}
+	}
+}
+
+// TestCrashesWhileKeysLeaveMemory crashes at each file operation of spills and a merge.
+func TestCrashesWhileKeysLeaveMemory(t *testing.T) {
+	t.Parallel()
+	const batch = 4000
+	done := 0 // keys that were answered as done
+	work := func(fs *faultfs.FS, filled func()) error {
+		done = 0
+		s, err := Open("/d/store", &Options{FS: fs, SegmentSize: minSegmentSize, CacheBytes: minCacheBytes})
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		mergePairs(s)
+		for _, step := range []int{0, 1} {
+			for range 3 {
+				var answers [batch]semel.ClaimAnswer
+				reqs := make([]semel.ClaimRequest, batch)
+				for i := range reqs {
+					reqs[i] = semel.ClaimRequest{Key: key(done + i), Done: true, Window: semel.Forever}
+				}
+				if err := s.Claim(context.Background(), reqs, answers[:]); err != nil {
+					return err
+				}
+				done += batch
+			}
+			if step == 0 {
+				filled()
+			}
+			if _, err := s.Remove(context.Background(), key(step)); err != nil {
+				return err
+			}
+			if err := spillNow(s); err != nil {
+				return err
+			}
+			for more := true; more; {
+				var err error
+				if more, err = s.merger.merge(context.Background()); err != nil {
+					return err
+				}
+			}
+		}
+		return s.Close()
+	}
+	whole := faultfs.New()
+	first := 0
+	if err := work(whole, func() { first = whole.Ops() }); err != nil {
+		t.Fatal(err)
+	}
+	random := rand.New(rand.NewPCG(seed(t), 5))
+	for at := first; at <= whole.Ops(); at++ {
+		if testing.Short() && random.IntN(10) > 0 {
+			continue
+		}
+		fs := faultfs.New()
+		fs.CrashAt(at)
+		if err := work(fs, func() {}); err == nil {
+			continue
+		}
+		for _, policy := range []faultfs.Policy{faultfs.OnlySynced, faultfs.Everything} {
+			left, err := Open("/d/store", &Options{FS: fs.Survive(policy, nil), SegmentSize: minSegmentSize, CacheBytes: minCacheBytes})
+			if err != nil {
+				t.Fatalf("crash at operation %d, %s: %v", at, policy, err)
+			}
+			got := claimDone(t, left, 2, max(done, 2), semel.Forever)
+			for i, d := range got {
+				if d != semel.Duplicate {
+					t.Fatalf("crash at operation %d, %s: key %d is %s", at, policy, 2+i, d)
+				}
+			}
+			if err := left.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestAFullDiskKeepsKeysInMemory fills the disk before keys leave memory.
+func TestAFullDiskKeepsKeysInMemory(t *testing.T) {
+	t.Parallel()
+	fs := faultfs.New()
+	s, err := openFault(t, fs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, claimDone(t, s, 0, 20_000, semel.Forever), semel.Fresh)
+	fs.SetFree(10_000)
+	if err := spillNow(s); !errors.Is(err, semel.ErrStoreFull) {
+		t.Fatalf("spill on a full disk: %v, want ErrStoreFull", err)
+	}
+	records := make([]semel.Record, 1)
+	if err := s.Look(t.Context(), []semel.Key{key(1)}, records); err != nil || records[0].State != semel.Done {
+		t.Errorf("key 1 is %s, %v", records[0].State, err)
+	}
+	fs.SetFree(-1)
+	mustSpill(t, s)
+	wantAll(t, claimDone(t, s, 0, 20_000, semel.Forever), semel.Duplicate)
+}
+
+// TestMergedRunsHaveTheNewestEntries merges runs while keys are claimed, removed and
+// claimed again.
+func TestMergedRunsHaveTheNewestEntries(t *testing.T) {
+	t.Parallel()
+	c := newHandClock()
+	s := openAt(t, c)
+	mergePairs(s)
+	const n = 10_000
+	for round := range 9 {
+		wantAll(t, claimDone(t, s, round*n, (round+1)*n, semel.Forever), semel.Fresh)
+		wantAll(t, claimDone(t, s, -1000, 0, time.Hour), semel.Fresh) // the last ones have expired
+		if round > 0 {
+			for _, k := range []int{round - 1, round*n - 1} {
+				if found, err := s.Remove(t.Context(), key(k)); !found || err != nil {
+					t.Fatal(found, err)
+				}
+			}
+		}
+		mustSpill(t, s)
+		for {
+			more, err := s.merger.merge(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !more {
+				break
+			}
+		}
+		c.advance(2 * time.Hour)
+		if round%3 == 1 {
+			s = reopen(t, s)
+			mergePairs(s)
+		}
+	}
+	if got := runCount(s); got > 4 {
+		t.Errorf("%d runs are left", got)
+	}
+	removed := map[int]bool{}
+	for round := 1; round < 9; round++ {
+		removed[round-1], removed[round*n-1] = true, true
+	}
+	for from := 0; from < 9*n; from += n {
+		for i, got := range claimDone(t, s, from, from+n, semel.Forever) {
+			if want := removed[from+i]; (got == semel.Fresh) != want {
+				t.Fatalf("key %d is %s", from+i, got)
+			}
+		}
+	}
+	if got := count(t, s).Done; got > 9*n+3000 {
+		t.Errorf("%d keys", got)
+	}
+}
