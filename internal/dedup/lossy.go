@@ -44,8 +44,9 @@ func (l *lossy) decide(of lines, out []semel.Decision) error {
 }
 
 // close reports the rate that was reached.
-func (l *lossy) close() {
+func (l *lossy) close() error {
 	if l.over {
 		l.note(fmt.Sprintf("lossy: new lines were dropped at a rate of %.2g at the end", l.filter.ErrorRate()))
 	}
+	return nil
 }

@@ -154,6 +154,11 @@ type Options struct {
 	// Expect is the number of keys for which the filter is made. Must be above
 	// 0 if Lossy is. Defaults to 0.
 	Expect int64
+	// Memory is about how many bytes the process may take for a run without a Store. Keys
+	// beyond that go to files without names in the directory for temporary files. Must be
+	// 0 or at least [LeastMemory], and 0 with Store, Window, Lossy, Why and a Keep other
+	// than KeepFirst. Defaults to 0, which keeps all keys in memory.
+	Memory int64
 	// Threads is the number of goroutines that read, parse and commit. Must be between 0 and
 	// 256. Defaults to 0, which is one for each CPU.
 	Threads int
@@ -253,6 +258,7 @@ func (o *Options) check(p *problems) {
 	o.checkTime(p)
 	o.checkWhy(p)
 	o.checkLossy(p)
+	o.checkMemory(p)
 	o.checkStdin(p)
 }
 
@@ -323,6 +329,24 @@ func (o *Options) checkLossy(p *problems) {
 	}
 	if o.Lossy != 0 && o.OnMismatch != MismatchDrop {
 		p.addf("--lossy cannot detect other content: leave out --on-mismatch")
+	}
+}
+
+func (o *Options) checkMemory(p *problems) {
+	switch {
+	case o.Memory == 0:
+	case o.Memory < LeastMemory:
+		p.addf("--memory: write at least %dMiB", LeastMemory>>20)
+	case o.Store != "":
+		p.addf("--memory and --store exclude each other: the keys of a store are on disk: leave out one")
+	case o.Lossy != 0:
+		p.addf("--memory and --lossy exclude each other: the filter has a fixed size: leave out one")
+	case o.Window != semel.Forever:
+		p.addf("--memory and --window exclude each other: keys that are forgotten stay in memory: leave out --memory")
+	case o.Keep != KeepFirst:
+		p.addf("--memory and --keep %s exclude each other: the line to keep stays in memory until the end of the inputs: leave out --memory", o.Keep)
+	case o.Why:
+		p.addf("--memory and --why exclude each other: the places of all kept lines stay in memory: leave out --memory")
 	}
 }
 

@@ -172,6 +172,10 @@ func (r *Run) prepareMemory(ctx context.Context) error {
 		r.committer.set = &timed{window: int64(r.opts.Window), digester: r.extract.digester, forecast: newForecast(r.Progress().Total, &r.progress.done)}
 		return nil
 	}
+	if r.opts.Memory > 0 {
+		r.committer.set = newSpilled(r.opts.Memory, r.extract.prints, r.opts.Note)
+		return nil
+	}
 	r.committer.set, err = newMemory(r.opts.Window, r.extract.prints, newForecast(r.Progress().Total, &r.progress.done))
 	return err
 }
@@ -398,8 +402,8 @@ func (r *Run) Do(ctx context.Context) (Report, error) {
 		}
 	}
 	err = errors.Join(err, closeOutputs(r.outputs), r.committer.why.close(), r.Close())
-	if l, ok := r.committer.set.(*lossy); ok {
-		l.close()
+	if set, ok := r.committer.set.(interface{ close() error }); ok {
+		err = errors.Join(err, set.close())
 	}
 	report := Report{Counts: r.committer.counts, ElapsedSeconds: time.Since(r.begun).Seconds(), Resumed: r.resumed}
 	if r.past != nil {

@@ -2,6 +2,7 @@ package table
 
 import (
 	"encoding/binary"
+	"iter"
 	"unsafe"
 
 	"github.com/semel-dev/semel"
@@ -135,6 +136,54 @@ func (c *Compact[V]) Find(d *semel.Digest) (v V, ok bool) {
 		return v, false
 	}
 	return s.at(i).v, true
+}
+
+// Len returns the number of digests.
+func (c *Compact[V]) Len() (n int64) {
+	for i := range c.shards {
+		n += int64(c.shards[i].used)
+	}
+	return n
+}
+
+// Bytes returns the memory of the slots.
+func (c *Compact[V]) Bytes() int64 {
+	n := len(c.spare)
+	for i := range c.shards {
+		n += len(c.shards[i].chunks)
+	}
+	return int64(n) * int64(unsafe.Sizeof(chunk[V]{}))
+}
+
+// All yields the digests with their values. Their order is that of byte 0, and then that
+// of bytes 1 to 8 as a number in little-endian order. A table does not keep the last byte
+// of a digest, so that byte is 0. No other call is permitted during the loop.
+func (c *Compact[V]) All() iter.Seq2[semel.Digest, V] {
+	return func(yield func(semel.Digest, V) bool) {
+		for i := range c.shards {
+			s := &c.shards[i]
+			for at := range s.slots {
+				x := s.at(at)
+				if x.high() == 0 {
+					continue
+				}
+				d := semel.Digest{byte(i)}
+				copy(d[1:], x.key[:])
+				if !yield(d, x.v) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Clear removes all digests. The table keeps its memory.
+func (c *Compact[V]) Clear() {
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.clear(0, s.slots)
+		s.used = 0
+	}
 }
 
 // splitCompact returns bytes 1 to 8 and 7 to 14 of a digest. High is not 0, which

@@ -108,3 +108,44 @@ func TestExpectedKeysMakeGrowthFaster(t *testing.T) {
 		t.Errorf("with 64 times too few expected the table has %d slots, and %d without", slots, most)
 	}
 }
+
+// All yields each key once, in an order that does not depend on the order of insertion. A
+// table that was cleared has none, and fills again.
+func TestTableYieldsItsKeysInOrderAndIsFilledAgain(t *testing.T) {
+	t.Parallel()
+	r := newRand(t)
+	var tab table.Compact[[8]byte]
+	for range 3 {
+		want := map[semel.Digest][8]byte{}
+		for range 50_000 {
+			d := randomDigest(r)
+			d[15] = 0 // which is not kept
+			v := [8]byte(d[2:])
+			tab.Add(&d, v)
+			want[d] = v
+		}
+		if n := tab.Len(); n != int64(len(want)) {
+			t.Errorf("%d keys, want %d", n, len(want))
+		}
+		var last [2]uint64
+		for d, v := range tab.All() {
+			at := [2]uint64{uint64(d[0]), binary.LittleEndian.Uint64(d[1:])}
+			if at[0] < last[0] || at[0] == last[0] && at[1] < last[1] {
+				t.Fatalf("%x comes after %x", at, last)
+			}
+			last = at
+			if got, ok := want[d]; !ok || got != v {
+				t.Fatalf("%x has %x, want %x (%t)", d, v, got, ok)
+			}
+			delete(want, d)
+		}
+		if len(want) > 0 {
+			t.Errorf("%d keys are missing", len(want))
+		}
+		before := tab.Bytes()
+		tab.Clear()
+		if tab.Len() != 0 || tab.Bytes() != before {
+			t.Errorf("a cleared table has %d keys and %d bytes, of %d", tab.Len(), tab.Bytes(), before)
+		}
+	}
+}

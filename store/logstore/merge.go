@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/store/logstore/internal/run"
+	"github.com/semel-dev/semel/internal/run"
 )
 
 // merger merges runs in the background, so that a lookup asks few of them. It merges

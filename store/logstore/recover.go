@@ -12,7 +12,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/clock"
-	"github.com/semel-dev/semel/store/logstore/internal/run"
+	"github.com/semel-dev/semel/internal/run"
 )
 
 // loader reads the log into the index.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/store/logstore/internal/digestmap"
-	"github.com/semel-dev/semel/store/logstore/internal/run"
+	"github.com/semel-dev/semel/internal/run"
 )
 
 // runs are the keys that have left memory. Each run holds the done keys of consecutive

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/store/logstore/internal/run"
+	"github.com/semel-dev/semel/internal/run"
 )
 
 // runWriter writes a run from entries of segments or of other runs.

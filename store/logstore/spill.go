@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/store/logstore/internal/run"
+	"github.com/semel-dev/semel/internal/run"
 )
 
 // spilled is an entry on its way into a run.

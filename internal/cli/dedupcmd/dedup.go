@@ -99,6 +99,7 @@ func addFlags(cmd *cobra.Command, opts *dedup.Options, unit *stream.TimeUnit, ra
 	flags.StringVar(&opts.Report, "report", "", "write the counts as JSON to `FILE`")
 	term.AddParsed(flags, rate, "lossy", "", "RATE", "use a filter of fixed size, which may drop new lines at this rate (needs --expect)", parseLossyRate)
 	term.AddParsed(flags, &opts.Expect, "expect", "", "N", "number of different keys that the filter must hold", parseExpect)
+	term.AddParsed(flags, &opts.Memory, "memory", "", "SIZE", "about how much memory a run without a store may take, at least 64MiB; keys beyond that go to disk, in the directory that TMPDIR names (default all in memory)", schema.ParseSize)
 	term.CountVar(flags, threads, "threads", "", "number of workers (default one for each CPU)")
 }
 
@@ -113,7 +114,7 @@ func addCompletions(cmd *cobra.Command) {
 	term.CompleteValues(cmd, "window", "forever")
 	term.CompleteValues(cmd, "on-missing", names(dedup.MissingFail, dedup.MissingReject, dedup.MissingPass, dedup.MissingHash)...)
 	term.CompleteValues(cmd, "on-mismatch", names(dedup.MismatchDrop, dedup.MismatchReject, dedup.MismatchPass)...)
-	for _, name := range []string{"scope", "time", "lossy", "expect", "threads"} {
+	for _, name := range []string{"scope", "time", "lossy", "expect", "memory", "threads"} {
 		term.CompleteValues(cmd, name)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/store/logstore/internal/run"
+	"github.com/semel-dev/semel/internal/run"
 	"github.com/semel-dev/semel/vfs"
 )
 
