@@ -126,7 +126,7 @@ var packageMap = map[string][]string{
 	"broker/httpsrc":          {"doctor", ".", "key", "pipeline", "broker/httpsrc/provider", "internal/coding", "internal/diagnose", "internal/invalid", "internal/jsontext", "internal/structured", "github.com/klauspost/compress/zstd"},
 	"broker/httpsrc/provider": {"internal/invalid", "internal/jsontext"},
 	"broker/file": {
-		".", "pipeline", "store/logstore", "internal/framing", "internal/invalid", "internal/retry", "vfs",
+		".", "pipeline", "store/logstore", "internal/diagnose", "internal/framing", "internal/invalid", "internal/retry", "vfs",
 		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd", "golang.org/x/sys/unix",
 	},
 	"broker/postgres": {"doctor",

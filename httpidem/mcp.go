@@ -256,11 +256,12 @@ type events struct {
 	memory   *reservation // for the event that is coming
 	response []byte       // without its id; nil until it came
 	resumes  bool         // an event has an id: its client may ask for the rest of the stream
-	over     bool         // an event was too long, which may have been the response
+	over     bool         // the response was too long
 
 	line, data []byte // of the event that is coming
 	taken      int64  // of memory
 	long       bool   // it is too long
+	lost       bool   // it is too long, and is the response
 	other      bool   // it is not of the type message
 	returned   bool   // the last byte was a carriage return
 }
@@ -294,14 +295,42 @@ func (e *events) add(piece []byte) (end int) {
 // an empty line ends it.
 func (e *events) append(text []byte) {
 	want := int64(len(e.line) + len(e.data) + len(text))
-	if !e.long && want > e.taken {
-		e.long = want > e.most || !e.memory.take(want-e.taken)
-		e.taken = want // if there was no memory, the event is not kept
+	switch {
+	case e.long:
+	case want <= e.most && (want <= e.taken || e.memory.take(want-e.taken)):
+		e.taken = max(e.taken, want)
+	default:
+		e.long, e.lost = true, e.beginsResponse(text)
 	}
 	if e.long {
 		e.data, text = e.data[:0], text[:min(len(text), 1)]
 	}
 	e.line = append(e.line, text...)
+}
+
+// beginsResponse reports whether the event that is coming is a response, as far as its beginning
+// tells, with a part of text. A notification may be too long as well, and says nothing of the call.
+func (e *events) beginsResponse(text []byte) bool {
+	begin := bytes.Clone(e.data)
+	name, value, _ := bytes.Cut(slices.Concat(e.line, text[:min(len(text), 1<<10)]), []byte(":"))
+	if string(bytes.TrimPrefix(name, []byte("\ufeff"))) == "data" {
+		begin = append(begin, value...)
+	}
+	members := json.NewDecoder(bytes.NewReader(begin))
+	if first, err := members.Token(); err != nil || first != json.Delim('{') {
+		return false
+	}
+	for {
+		var skipped json.RawMessage
+		switch name, err := members.Token(); {
+		case err != nil, name == "method":
+			return false
+		case name == "result", name == "error":
+			return true
+		case members.Decode(&skipped) != nil:
+			return false
+		}
+	}
 }
 
 // endLine reads a whole line. An empty one ends an event.
@@ -312,8 +341,8 @@ func (e *events) endLine() {
 		if _, ok := readResponse(e.data); ok && !e.other && !e.long {
 			e.response = withoutID(e.data)
 		}
-		e.over = e.over || e.long
-		e.data, e.other, e.long = e.data[:0], false, false
+		e.over = e.over || e.lost && !e.other
+		e.data, e.other, e.long, e.lost = e.data[:0], false, false, false
 		return
 	}
 	name, value, _ := bytes.Cut(line, []byte(":"))

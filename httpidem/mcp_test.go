@@ -348,7 +348,7 @@ func TestAResponseSaysWhetherTheCallTookEffect(t *testing.T) {
 		"no effect":              {`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"text":"run %d"}],"isError":true,"_meta":{"idempotencyNoEffect":true}}}`, 200, 2, nil},
 		"input required":         {`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","requestState":"run %d"}}`, 200, 2, nil},
 		"complete":               {`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete","content":[{"text":"run %d"}]}}`, 200, 1, nil},
-		"unknown tool":           {`{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"run %d"}}`, 200, 2, nil},
+		"arguments or result":    {`{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"run %d"}}`, 200, 1, nil},
 		"unknown method":         {`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"run %d"}}`, 404, 2, nil},
 		"page to visit":          {`{"jsonrpc":"2.0","id":%s,"error":{"code":-32042,"message":"run %d"}}`, 200, 2, nil},
 		"internal":               {`{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":"run %d"}}`, 200, 1, nil},
@@ -431,6 +431,7 @@ func TestAStreamWithoutTheResponseIsUnknown(t *testing.T) {
 		"ends":             {"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n\n", false, true},
 		"ends in an event": {"data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n", false, true},
 		"empty":            {"", false, true},
+		"ends after much":  {"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":\"" + strings.Repeat("x", 20_000) + "\"}\n\n", false, true},
 		"resumes":          {"id: 1\ndata:\n\nretry: 100\n\n", false, false},
 		"breaks off":       {"data: {\"jsonrpc\":\"2.0\",\"id\":1,\"resu", true, true},
 	} {
@@ -444,7 +445,7 @@ func TestAStreamWithoutTheResponseIsUnknown(t *testing.T) {
 					panic(http.ErrAbortHandler)
 				}
 			})
-			server := mcpFronts(t, s, nil)["proxy"]
+			server := mcpFronts(t, s, func(o *httpidem.Options) { o.MaxResponse = 10_000 })["proxy"]
 			first := post(t, server.URL, callOf(`1`, "pay", `{}`, keyed("k")), nil)
 			if c.told {
 				at := bytes.LastIndex(first.body, []byte("data: "))

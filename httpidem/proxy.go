@@ -208,10 +208,10 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// moving is a body that may take long, but not stall: each read delays the timer. A stream
-// of events ends soon after the response of a call, even if the service leaves it open. The
-// recorder gets to know how a body ended: outside of net/http, httputil takes a response that
-// broke off for a whole one.
+// moving is a body that may take long, but not stall: each read delays the timer, unless the
+// client has left a stream of events, which a service may keep alive for ever. A stream ends soon
+// after the response of a call, even if the service leaves it open. The recorder gets to know
+// how a body ended: outside of net/http, httputil takes a response that broke off for a whole one.
 type moving struct {
 	io.ReadCloser
 	recorder *recorder
@@ -222,8 +222,9 @@ type moving struct {
 
 // Read implements io.Reader.
 func (m *moving) Read(data []byte) (int, error) {
-	switch {
-	case !m.recorder.responded():
+	switch responded, forsaken := m.recorder.responded(); {
+	case forsaken:
+	case !responded:
 		m.late.Reset(m.most)
 	case !m.ending:
 		m.ending = true

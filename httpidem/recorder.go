@@ -177,11 +177,12 @@ func (c *recorder) Write(data []byte) (int, error) {
 }
 
 // writeEvents passes a piece of a stream on at once. Only the last byte of the response waits
-// until it is recorded. A call continues when its client leaves: its stream ends with it.
+// until it is recorded, with what its piece has behind it. A call continues when its client leaves.
 func (c *recorder) writeEvents(data []byte) {
 	c.rest -= int64(len(data))
-	c.pass(c.last)
-	c.last = nil
+	if c.last != nil {
+		return // a later piece: the client needs nothing behind the response
+	}
 	if end := c.events.add(data); end > 0 && c.holds {
 		c.last = bytes.Clone(data[end-1:])
 		data = data[:end-1]
@@ -189,11 +190,13 @@ func (c *recorder) writeEvents(data []byte) {
 	c.pass(data)
 }
 
-// responded reports whether the response of a call has come in a stream of events.
-func (c *recorder) responded() bool {
+// responded reports whether the response of a call has come in a stream of events, and
+// forsaken whether the client has left a stream without one.
+func (c *recorder) responded() (responded, forsaken bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.events != nil && c.events.response != nil
+	responded = c.events != nil && c.events.response != nil
+	return responded, c.events != nil && c.client == nil && !responded
 }
 
 // brokeOff reports whether the service broke off a stream that answers a call. It may have
@@ -334,7 +337,7 @@ func (c *recorder) answer() (*answer, fate) {
 // then is whole only if it has reached its length.
 func (c *recorder) isPart() bool {
 	switch {
-	case c.ended:
+	case c.ended, c.unwanted: // unless it was cut off because it is of no use
 		return false
 	case c.withdrawn:
 		return true

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -158,11 +159,25 @@ func TestTrailersReachTheClientAndAreNotReplayed(t *testing.T) {
 }
 
 // A stream of events may have no end. It ends with its client, and its request took effect.
-func TestEventStreamResponseIsNotStored(t *testing.T) {
+func TestAResponseThatIsNotKeptEndsWithItsClient(t *testing.T) {
 	t.Parallel()
+	for name, header := range map[string][2]string{
+		"a stream of events":  {"Content-Type", "text/event-stream"},
+		"a response too long": {"Content-Length", strconv.Itoa(1 << 40)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testCutOff(t, header)
+		})
+	}
+}
+
+// testCutOff has a client that leaves within a response that is not kept. The service notices,
+// and the request took effect.
+func testCutOff(t *testing.T, header [2]string) {
 	ended := make(chan struct{}, 1)
 	s := &service{handle: func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
+		w.Header().Set(header[0], header[1])
 		w.WriteHeader(201)
 		for {
 			select {

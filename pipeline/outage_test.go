@@ -134,6 +134,7 @@ func TestMessagesOfAnOutageComeBeforeWhatWasReadAhead(t *testing.T) {
 				}
 				end := r.start(t.Context())
 				time.Sleep(time.Until(over) - time.Second)
+				synctest.Wait()
 				now := r.runner.Progress()
 				r.mu.Lock()
 				before, seen := len(order), maps.Clone(failed)

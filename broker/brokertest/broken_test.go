@@ -235,7 +235,7 @@ func TestSuiteCatchesBrokenSourcesOfAServer(t *testing.T) {
 // TestClientsOfAHarnessMayOutliveACase fills the queue with clients that have goroutines.
 func TestClientsOfAHarnessMayOutliveACase(t *testing.T) {
 	t.Parallel()
-	h := SourceHarness{Messages: 100, Patience: time.Second, New: func(tb testing.TB) SourcePlace {
+	h := SourceHarness{Messages: 100, New: func(tb testing.TB) SourcePlace {
 		place := newFaultySource(tb, "", nil)
 		produce := place.Produce
 		place.Produce = func(ctx context.Context, list []Numbered) error {

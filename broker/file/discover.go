@@ -285,9 +285,11 @@ func (f *tail) open() error {
 		return file.Close()
 	}
 	if magic != nil {
-		if f.packed, err = unpack(file, magic); err != nil {
+		packed, err := unpack(file, magic)
+		if err != nil {
 			return errors.Join(f.explain(err), file.Close())
 		}
+		f.packed = packed
 	}
 	e, known := s.resume(file, f.id, f.path, magic != nil)
 	if !known && s.skip {

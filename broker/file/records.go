@@ -5,8 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"syscall"
 
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/framing"
 )
 
@@ -36,6 +40,11 @@ type divider struct {
 // data follows. It stops before a record that is too long or malformed, which is an error if it is
 // the first.
 func (f *divider) divide(data []byte, offset int64, last bool) (r records, err error) {
+	if offset == 0 {
+		if is := diagnose.ForeignFile(data); is != "" {
+			return r, unusable("%s %s", f.path, is)
+		}
+	}
 	if f.opts.Format == JSON {
 		err = f.documents(&r, data, offset, last)
 	} else {
@@ -75,15 +84,14 @@ func (f *divider) rows(r *records, data []byte, offset int64, last bool) error {
 		if len(row) > 0 && f.header == nil {
 			var err error
 			if f.header, err = framing.Header(row, good, opts.comma()); err != nil {
-				return fmt.Errorf("file: %s: %w", f.path, err)
+				return unusable("%s: %w", f.path, err)
 			}
 		} else if len(row) > 0 {
 			body, err := row, framing.ErrQuotes
-			switch {
-			case !good:
-			case framing.BareCR(row):
-				err = framing.ErrCR
-			default:
+			if good {
+				err = framing.Flaw(row)
+			}
+			if err == nil {
 				fields, _ = framing.AppendFields(fields[:0], nil, row, opts.comma(), len(row)+1)
 				var document []byte
 				if document, err = framing.AppendDocument(make([]byte, 0, 2*len(row)+64), f.header, fields); err == nil {
@@ -99,16 +107,13 @@ func (f *divider) rows(r *records, data []byte, offset int64, last bool) error {
 
 // documents adds the documents in data.
 func (f *divider) documents(r *records, data []byte, offset int64, last bool) error {
-	if offset == 0 && r.used == 0 && bytes.HasPrefix(data, []byte("PAR1")) {
-		return fmt.Errorf("file: %s is a Parquet file, which Semel does not read", f.path)
-	}
 	scanner := framing.Documents{InArray: f.inArray}
 	for {
 		doc, next, ok, err := scanner.Next(data, r.used, last)
 		var malformed *framing.StreamError
 		switch {
 		case errors.As(err, &malformed):
-			return fmt.Errorf("file: %s, byte %d: %s", f.path, offset+int64(malformed.Offset), malformed.Problem)
+			return unusable("%s, byte %d: %s", f.path, offset+int64(malformed.Offset), malformed.Problem)
 		case ok && doc.End-doc.Start > f.opts.MaxLine:
 			return tooLong(f.path, f.opts, offset+int64(doc.Start))
 		}
@@ -173,7 +178,7 @@ func (f *divider) findHeader(from io.Reader) error {
 			}
 			var err error
 			if f.header, err = framing.Header(row, good, f.opts.comma()); err != nil {
-				return fmt.Errorf("file: %s: %w", f.path, err)
+				return unusable("%s: %w", f.path, err)
 			}
 			return nil
 		}
@@ -220,13 +225,25 @@ const utf8Mark = "\ufeff"
 
 // tooLong says that a line or record has no end within the longest one.
 func tooLong(path string, o *SourceOptions, at int64) error {
-	return fmt.Errorf("file: %s: the line at byte %d is longer than %d bytes: split it", path, at, o.MaxLine)
+	return unusable("%s: the line at byte %d is longer than %d bytes: split it", path, at, o.MaxLine)
 }
 
 // explain adds the name of the file to a read error.
 func explain(path string, err error) error {
-	if errors.Is(err, io.ErrUnexpectedEOF) || err == io.EOF {
+	_, ofSystem := errors.AsType[syscall.Errno](err)
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF): // of its compression
+		return unusable("%s ends in the middle", path)
+	case err == io.EOF: // somebody has just cut it
 		return fmt.Errorf("file: %s ends in the middle", path)
+	case ofSystem || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrClosed):
+		return fmt.Errorf("file: read %s: %w", path, err)
 	}
-	return fmt.Errorf("file: read %s: %w", path, err)
+	return unusable("read %s: %w", path, err) // its compression is damaged
+}
+
+// unusable returns an error that ends a pipeline: the content of a file is read again in vain
+// until somebody corrects it. What was read before it is settled or comes again.
+func unusable(format string, args ...any) error {
+	return semel.Permanent(fmt.Errorf("file: "+format, args...))
 }

@@ -11,17 +11,18 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/file"
 )
 
 const (
-	csvText = "\ufeffid,note\r\n\r\n1,plain\r\n2,\"a \"\"quote\"\", and\r\na line\"\r\n3\n\n4,x,too many\n\"5\"y,z\n6,\xff\n7,no end"
+	csvText = "\ufeffid,note\r\n\r\n1,plain\r\n2,\"a \"\"quote\"\", and\r\na line\"\r\n3\n\n4,x,too many\n\"5\"y,z\n6,\xff\n\ufeffid,note\n7,\"\ufeff\"\n7\ufeff\n7,no end"
 	tsvText = "id\tnote\n1\ta, b\n2\t\"x\ty\"\n"
 	text    = "\ufeff[{\"id\":1},\n {\"id\":[2,\n {}]} ,[3]]\n" + `{"id":"4]"}{"id":5}` + "\n[ ]\x1e 6 \n[[7]]"
 )
 
 var (
-	csvWant = []string{`{"id":"1","note":"plain"}`, `{"id":"2","note":"a \"quote\", and\r\na line"}`, `{"id":"3"}`, `!4,x,too many`, `!"5"y,z`, "{\"id\":\"6\",\"note\":\"\xff\"}", `{"id":"7","note":"no end"}`}
+	csvWant = []string{`{"id":"1","note":"plain"}`, `{"id":"2","note":"a \"quote\", and\r\na line"}`, `{"id":"3"}`, `!4,x,too many`, `!"5"y,z`, "{\"id\":\"6\",\"note\":\"\xff\"}", "!\ufeffid,note", "{\"id\":\"7\",\"note\":\"\ufeff\"}", "!7\ufeff", `{"id":"7","note":"no end"}`}
 	tsvWant = []string{`{"id":"1","note":"a, b"}`, `{"id":"2","note":"x\ty"}`}
 	want    = []string{`{"id":1}`, "{\"id\":[2,\n {}]}", `[3]`, `{"id":"4]"}`, `{"id":5}`, `6`, `[7]`}
 )
@@ -142,9 +143,18 @@ func TestAFileThatCannotBeDividedEndsTheSource(t *testing.T) {
 		{file.CSV, "id;n\n1;2\n", `';' may be what separates`},
 		{file.CSV, "id,n\r1,2\r", "carriage return"},
 		{file.CSV, "\"id,n\n1,2\n", "no closing quote"},
+		{file.CSV, "\ufeff\ufeffid,n\n1,2\n", "byte order mark"},
 		{file.JSON, "[1,2", "byte 4: the array has no end"},
 		{file.JSON, "{}\n1,2", "byte 4: ',' stands where"},
 		{file.JSON, "PAR1\x15\x04", "Parquet"},
+		{file.CSV, "PAR1\x15\x04\r\n", "Parquet"},
+		{file.TSV, "Obj\x01\x04\n", "Avro"},
+		{file.CSV, "PK\x03\x04\n", "zip"},
+		{file.CSV, "\xff\xfei\x00d\x00,\x00n\x00\n\x00", "iconv -f UTF-16 -t UTF-8"},
+		{file.JSON, "\xfe\xff\x00{\x00}", "iconv -f UTF-16 -t UTF-8"},
+		{file.CSV, "i\x00d\x00,\x00n\x00\n\x00", "iconv -f UTF-16 -t UTF-8"},
+		{file.CSV, "id\tn\n1\t2\n", "write format: tsv"},
+		{file.TSV, "id,n\n1,2\n", "write format: csv"},
 	} {
 		b := setup(t, file.SourceOptions{Format: test.format})
 		b.write("in", test.text)
@@ -153,7 +163,7 @@ func TestAFileThatCannotBeDividedEndsTheSource(t *testing.T) {
 		for err == nil {
 			_, err = b.Read(t.Context())
 		}
-		if err == io.EOF || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), b.path("in")) {
+		if err == io.EOF || semel.Classify(err) != semel.ClassPermanent || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), b.path("in")) {
 			t.Errorf("%q: %v, want %q", test.text, err, test.want)
 		}
 		b.close()

@@ -267,9 +267,9 @@ func (c calls) failedTool(ctx context.Context) {
 
 func (c calls) refusedCall(ctx context.Context) {
 	k := c.newCall()
-	k.does = "error=-32602&first"
-	if got := c.call(ctx, k); got.Error == nil || got.Error.Code != -32602 {
-		c.missf("a call got %s, want the error -32602 of the service", got)
+	k.does = "error=-32601&first"
+	if got := c.call(ctx, k); got.Error == nil || got.Error.Code != -32601 {
+		c.missf("a call got %s, want the error -32601 of the service", got)
 	}
 	c.results(ctx, k, "run 2")
 	c.results(ctx, k, "run 2")

@@ -267,7 +267,6 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{keep("{ newest: .v }") + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: g-state } }", "pipelines.p.key.keep: g-state is already the topic that the sink writes, so held records or versions would look like messages"},
 		{file + "," + stdout + ", store: keys, unwrap: snss", "pipelines.p.unwrap: \"snss\" is no step: did you mean sns?"},
 		{file + "," + stdout + ", store: keys, unwrap: [Message, json]", "pipelines.p.unwrap[0]: \"Message\" is no step: write .Message for a path"},
-		{file + "," + stdout + ", store: keys, key: { scope: s }", "pipelines.p.key: id is missing"},
 		{file + "," + stdout + ", store: keys, unwrap: [.Message, json]", "pipelines.p: key is missing: unwrap: [.Message, json] knows no key for the message inside: write one"},
 		{file + "," + stdout + ", store: keys, unwrap: []", "pipelines.p.unwrap: the list is empty"},
 		{id + ", source: { file: { paths: [in], format: xml } }," + stdout + ", store: keys", "pipelines.p.source.file.format: \"xml\": write one of lines, csv, tsv, json"},
@@ -385,7 +384,6 @@ func TestAnEnvelopeBringsTheKeyIfThePipelineHasNone(t *testing.T) {
 		file + ", unwrap: [sns], key: { id: .order }": ".order",
 		transaction + ", unwrap: debezium":            "header:debezium-id",
 		verified:                                      ".MessageId",
-		verified + ", unwrap: sns, key: { scope: s }": "header:sns-message-id",
 		verified + ", unwrap: sns":                    "header:sns-message-id",
 	} {
 		f := kindtest.Parse(t, someStores+"pipelines:\n  p: { "+parts+" }\n")

@@ -13,12 +13,11 @@ import (
 // defaultOnMissing is what happens to a message without an id.
 const defaultOnMissing = "park"
 
-// keyMapping sets hasID if there is a rule, perhaps a wrong one.
-func keyMapping(k *Key, hasID *bool) schema.Mapping {
+func keyMapping(k *Key) schema.Mapping {
 	return schema.Mapping{Fields: []schema.Field{
-		{Name: "id", Doc: "Where a message has its id. The first rule of a list that finds an id counts. It is required, unless `source.http.verify` or `unwrap` brings a rule.",
+		{Name: "id", Doc: "Where a message has its id. The first rule of a list that finds an id counts.", Required: true,
 			Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarRule}, {Element: &schema.Form{Either: ruleForms()}}, namedRule()}},
-			Read: func(v schema.Value) { k.Rule, *hasID = readRule(v), true }},
+			Read: func(v schema.Value) { k.Rule = readRule(v) }},
 		keepField(k),
 		schema.TextField("scope", &k.Scope, "The scope in which the id is unique.").Means("the pipeline's name"),
 		schema.TruthField("same_scope", &k.SameScope, "The scope belongs to another key rule or pipeline, and equal ids mean the same message. Without it, the pipeline does not start.").Or("false"),

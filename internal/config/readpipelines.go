@@ -57,12 +57,11 @@ func defaultOrder(p *Pipeline) string {
 
 func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 	var expressions []func() // they are read when the names of the tables are known
-	hasID := false
 	return schema.Mapping{
 		Fields: []schema.Field{
 			oneKindField("source", func() schema.Mapping { return kindsMapping(&p.Source, k.Sources) }, "source", "{ file: { paths: [in.jsonl] } }", "Where messages come from. It has one kind.").Need(),
 			unwrapField(p),
-			schema.PartField("key", func() schema.Mapping { return keyMapping(&p.Key, &hasID) }, "How Semel finds the key of a message. Two deliveries with the same key are the same message.").NeedUnless("source.http.verify", "unwrap"),
+			schema.PartField("key", func() schema.Mapping { return keyMapping(&p.Key) }, "How Semel finds the key of a message. Two deliveries with the same key are the same message.").NeedUnless("source.http.verify", "unwrap"),
 			tablesField(p),
 			expressionField("filter", &p.Filter, &expressions, "A condition in CEL, evaluated after the decision about the key. A message for which it is false is not delivered. An error fails the message permanently.",
 				func(text string) error { return k.checkExpressions(text, "", p) }),
@@ -97,15 +96,9 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 			for _, read := range expressions {
 				read()
 			}
-			written, hasKey := there["key"]
-			_, unwraps := there["unwrap"]
-			switch {
-			case v.Node == nil, unwraps && p.Unwrap == nil: // it is refused already
-			case !hasKey:
-				p.Key.OnMissing = defaultOnMissing
-				keyOfSource(p, v, "key")
-			case !hasID:
-				keyOfSource(p, written, "id")
+			_, hasKey := there["key"]
+			if _, unwraps := there["unwrap"]; !hasKey && v.Node != nil && (!unwraps || p.Unwrap != nil) {
+				keyOfSource(p, v)
 			}
 			checkPipelineFields(p, v, there)
 		},
@@ -113,19 +106,19 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 	}
 }
 
-// keyOfSource gives a pipeline without a rule for its key that of its envelope, or that of its
-// source. The field that is missing is id, or key.
-func keyOfSource(p *Pipeline, v schema.Value, field string) {
+// keyOfSource gives a pipeline without a key that of its envelope, or that of its source.
+func keyOfSource(p *Pipeline, v schema.Value) {
 	switch {
 	case p.Unwrap == nil:
 		if p.Key.Rule = p.Source.About(p).Key; p.Key.Rule == nil {
-			v.Wrong("%s is missing", field)
+			v.Wrong("key is missing")
 		}
 	default:
 		if p.Key.Rule = p.Unwrap.Key(); p.Key.Rule == nil {
-			v.Wrong("%s is missing: unwrap: [%s] knows no key for the message inside: write one, such as key: { id: .id }", field, p.Unwrap)
+			v.Wrong("key is missing: unwrap: [%s] knows no key for the message inside: write one, such as key: { id: .id }", p.Unwrap)
 		}
 	}
+	p.Key.OnMissing = defaultOnMissing
 }
 
 // expressionField is an expression, which is read later. check says what is wrong with it.

@@ -159,10 +159,10 @@ func (w *worker) parseRecords(b *block) {
 			continue
 		}
 		err := framing.ErrQuotes
-		if good && framing.BareCR(record) {
-			good, err = false, framing.ErrCR
-		}
 		if good {
+			err = framing.Flaw(record)
+		}
+		if err == nil {
 			w.fields, w.room = framing.AppendFields(w.fields[:0], w.room[:0], record, w.comma, w.needed)
 			w.id, err = w.recordID(w.id[:0], record)
 			if err == nil && w.when != nil {
@@ -244,7 +244,7 @@ func (w *worker) recordWithoutKey(b *block, line int32, record []byte, err error
 		return
 	}
 	b.hashed++
-	if err == framing.ErrQuotes || err == framing.ErrCR {
+	if err == framing.ErrQuotes || err == framing.ErrCR || err == framing.ErrMark {
 		w.id = key.AppendBytes(append(w.id[:0], unkeyedBytes...), record)
 	} else {
 		w.id = w.appendContent(append(w.id[:0], unkeyed...), w.fields)

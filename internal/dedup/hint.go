@@ -35,13 +35,17 @@ func (x *extraction) hint(line []byte, err error, first bool) (text string, sure
 		return "the line " + is, first
 	case flaw == diagnose.JSONInText:
 		return "the line " + is + ": pass it through jq -c fromjson", first
-	case flaw == diagnose.Several:
+	case flaw == diagnose.Array && malformed && bytes.HasSuffix(body, []byte(",")):
+		return "the line " + is + ": add --format json if the input has the whole array, or remove the commas with sed 's/,$//'", first
+	case flaw == diagnose.Several && x.format != JSON:
 		return "the line " + is + ": add --format json, which reads documents behind each other", first
 	case !first || len(body) == 0:
 		return "", false
-	case body[0] == '[' && (absent || malformed):
+	case body[0] == '[' && x.format == JSON && absent:
+		return "the element is an array itself: pass the input through jq -c '.[][]'", true
+	case body[0] == '[' && (absent || malformed) && x.format != JSON:
 		return "the input looks like one JSON array: add --format json, which reads its elements", true
-	case flaw == diagnose.SpansLines && body[0] == '{':
+	case flaw == diagnose.SpansLines && body[0] == '{' && x.format != JSON:
 		return "the input looks like JSON that spans lines: add --format json, which reads such documents", true
 	case malformed:
 		text = separated(line)

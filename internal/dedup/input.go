@@ -109,6 +109,9 @@ func (in *input) look(s *stream, asked Format) error {
 		}
 	}
 	if asked == JSON {
+		if err := s.checkSeparated(); err != nil {
+			return err
+		}
 		in.format = JSON
 		s.divide()
 		return nil

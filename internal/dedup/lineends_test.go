@@ -78,3 +78,31 @@ func TestARefusedHeaderNamesTheRemedy(t *testing.T) {
 		}
 	}
 }
+
+// TestAByteOrderMarkBetweenRecordsIsRefused: the values behind it would be new ones.
+func TestAByteOrderMarkBetweenRecordsIsRefused(t *testing.T) {
+	t.Parallel()
+	for text, ok := range map[string]bool{
+		"\ufeffid,n\n1,a\n\ufeffid,n\n1,a\n":          false,
+		"\ufeffid,n\n1,a\n\ufeff1,a\n":                false,
+		"\ufeffid,n\n1,a\n\ufeff\"1\",a\n":            false,
+		"\ufeffid,n\n1,a\ufeffid,n\n1,a\n":            false, // the first file has no last line end
+		"\ufeff\ufeffid,n\n1,a\n":                     false,
+		"\ufeffid,n\n1,\"a\ufeff\"\n1,a\n":            true,
+		"\ufeffid,n\n1,\uff21\n2,\uffff\uff21\n1,a\n": true,
+	} {
+		b := setup(t)
+		out, _, err := b.run(t.Context(), Options{Inputs: []string{b.file("a.csv", text)}, Keys: []string{".id"}})
+		if ok {
+			if err != nil || strings.Contains(out, "1,a\n") {
+				t.Errorf("%q: %q, %v", text, out, err)
+			}
+			continue
+		}
+		var refused *RefusedError
+		var line *LineError
+		if !errors.As(err, &refused) && !errors.As(err, &line) || !strings.Contains(err.Error(), "byte order mark") || !strings.Contains(err.Error(), `sed 's/\xEF\xBB\xBF//g'`) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

@@ -196,8 +196,11 @@ func (in *input) readHeader(ctx context.Context, comma byte) error {
 // checkHeader refuses a first line that is no header.
 func (in *input) checkHeader() error {
 	line := trimEnd(in.header)
-	if framing.BareCR(line) {
+	switch flaw := framing.Flaw(line); flaw {
+	case framing.ErrCR:
 		return fmt.Errorf("%w, or some of them do: pass the input through tr '\\r' '\\n'", errOnlyCR)
+	case framing.ErrMark:
+		return fmt.Errorf("the header: %w", flaw)
 	}
 	if said, ok := bytes.CutPrefix(bytes.Trim(line, `"`), []byte("sep=")); ok && len(said) == 1 {
 		return fmt.Errorf("line 1, %s, names the delimiter for spreadsheets: pass the input through tail -n +2 and add --delimiter %s", line, delimiterWord(said[0]))

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/framing"
 )
 
@@ -331,6 +333,29 @@ func (s *stream) checkForeign(name string) error {
 			return fmt.Errorf("this is %s: pass it through %s first", f.name, f.command)
 		}
 		return fmt.Errorf("this is %s: write %s %s | semel dedup and the flags", f.name, f.command, shellWord(name))
+	}
+	if s.live {
+		return nil
+	}
+	head, _ := s.plain.Peek(64) // a later read reports an error
+	if is := diagnose.ForeignFile(head); is != "" {
+		return errors.New("this " + is)
+	}
+	return nil
+}
+
+// checkSeparated refuses rows that are to be read as a stream of JSON documents.
+func (s *stream) checkSeparated() error {
+	if s.live {
+		return nil
+	}
+	head, _ := s.plain.Peek(s.plain.Size()) // a later read reports an error
+	line, _, _ := bytes.Cut(bytes.TrimPrefix(head, utf8Mark), []byte{'\n'})
+	if end := bytes.IndexAny(line, ",;\t"); end < 0 || line[0] == '"' || json.Valid(line[:end]) {
+		return nil
+	}
+	if text := separated(line); text != "" {
+		return errors.New(strings.Replace(text, ": add ", ": write ", 1))
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ const (
 var remedies = map[Flaw]string{
 	Array:      ": write each element as a message of its own; a file source reads arrays with format: json, and an http source with split: array",
 	SpansLines: ": write each document on a line of its own, for example with jq -c; a file source reads such documents with format: json",
-	Several:    ": write each on a line of its own; a file source reads them with format: json",
+	Several:    ": write each as a message of its own; a file source reads them with format: json, and an http source with split: lines if each has a line",
 	Separated:  ": a file source reads it with format: csv or tsv",
 	JSONInText: ": write unwrap: [json]",
 }
@@ -125,28 +125,82 @@ func isWhole(text []byte) bool {
 	return err == nil && finder.Find(text) == nil
 }
 
-// foreign names a format or an encoding by its first bytes, or by NULs.
-func foreign(text []byte) string {
+// ForeignFile names the format or the encoding of a file by its first bytes, as in "is in UTF-16", with
+// a remedy. It returns "" if they may be text.
+func ForeignFile(head []byte) string {
+	const enough = 64
+	head = head[:min(len(head), enough)]
+	for at := 0; at < len(head); {
+		c, size := utf8.DecodeRune(head[at:])
+		if isControl(c) || c == utf8.RuneError && size == 1 && utf8.FullRune(head[at:]) {
+			return byMagic(head)
+		}
+		at += size
+	}
+	return ""
+}
+
+// byMagic names a format or an encoding by its first bytes.
+func byMagic(text []byte) string {
 	for _, begin := range []struct{ magic, is string }{
 		{"\x1f\x8b", "is compressed with gzip"}, {"\x28\xb5\x2f\xfd", "is compressed with zstd"}, {"BZh", "is compressed with bzip2"}, {"\xfd7zXZ\x00", "is compressed with xz"},
-		{"PK\x03\x04", "is a zip archive, as XLSX files are"}, {"PAR1", "is Parquet, which Semel does not read: convert it to JSON lines or CSV"}, {"Obj\x01", "is Avro, which Semel does not read: take the key from a header or the record key"},
+		{"PK\x03\x04", "is a zip archive, as XLSX files are"}, {"PAR1", "is Parquet, which Semel does not read: convert it to JSON lines or CSV"}, {"Obj\x01", "is Avro" + unread},
 		{"\xff\xfe", utf16}, {"\xfe\xff", utf16},
-		{"\xef\xbb\xbf", "begins with a byte order mark, which JSON has not: write UTF-8 without it"},
 	} {
 		if bytes.HasPrefix(text, []byte(begin.magic)) {
 			return begin.is
 		}
 	}
-	if at := bytes.IndexByte(text, 0); at >= 0 {
-		if at < 2 && bytes.Count(text, []byte{0}) >= len(text)/2-1 {
-			return utf16
+	if zero := bytes.IndexByte(text, 0); zero == 0 || zero == 1 { // without a byte order mark: every other byte is 0
+		for i, c := range text[:min(len(text), 4)] {
+			if (c == 0) != (i%2 == zero) || c != 0 && (isControl(rune(c)) || c >= utf8.RuneSelf) {
+				return ""
+			}
 		}
+		return utf16
+	}
+	return ""
+}
+
+// foreign names a format or an encoding by signs that JSON has not. It never advises to remove bytes
+// from what may be binary.
+func foreign(text []byte) string {
+	if is := byMagic(text); is != "" {
+		return is
+	}
+	if bytes.HasPrefix(text, []byte("\ufeff")) {
+		return "begins with a byte order mark, which JSON has not: write UTF-8 without it"
+	}
+	const frame = 5 // 0x00 and the id of the schema
+	if zeros := len(text) - len(bytes.TrimLeft(text, "\x00")); 0 < zeros && zeros < frame && len(text) > frame {
+		return "begins with 0x00 and four bytes, as Avro, Protobuf and JSON of a schema registry do" + unread
+	}
+	if isBinary(text) {
+		return "has bytes that no text has, as Avro, Protobuf and other binary formats do" + unread
+	}
+	if at := bytes.IndexByte(text, 0); at >= 0 {
 		return fmt.Sprintf("has a NUL at byte %d: the writer padded it, or lost data in a crash; remove NULs with tr -d '\\000'", at)
 	}
 	return ""
 }
 
-const utf16 = "is in UTF-16, and JSON is in UTF-8: convert it with iconv -f UTF-16 -t UTF-8"
+const unread = ", which Semel does not read: take the key from a header or the record key, or convert it to JSON"
+
+// isBinary reports whether a text with control characters is none: it does not open as JSON, or it is
+// not UTF-8.
+func isBinary(text []byte) bool {
+	text = bytes.TrimSuffix(bytes.TrimRight(text, "\r\n"), []byte("\x1a")) // of DOS
+	opens := bytes.TrimLeftFunc(text, func(c rune) bool { return c == 0 || c == 0x1e || unicode.IsSpace(c) || unicode.Is(unicode.Cf, c) })
+	isJSON := len(opens) == 0 || opens[0] == '{' || opens[0] == '['
+	return bytes.ContainsFunc(text, isControl) && !(isJSON && utf8.Valid(text))
+}
+
+// isControl reports whether no text has a character. Record separators stand between JSON texts.
+func isControl(c rune) bool {
+	return c < ' ' && c != '\t' && c != '\n' && c != '\r' && c != 0x1e
+}
+
+const utf16 = "is in UTF-16, and Semel reads UTF-8: convert it with iconv -f UTF-16 -t UTF-8"
 
 // sign says what stands at a place where JSON has nothing like it.
 func sign(text []byte, at int) string {

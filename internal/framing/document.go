@@ -48,11 +48,12 @@ func appendString[T string | []byte](dst []byte, text T) []byte {
 // Header returns the names of the columns of a header without its line end. A column without a
 // name has its number. The record may have text behind a closing quote if good is not set.
 func Header(record []byte, good bool, comma byte) ([]string, error) {
-	switch {
-	case !good:
-		return nil, fmt.Errorf("the header: %w", ErrQuotes)
-	case BareCR(record):
-		return nil, fmt.Errorf("the header: %w", ErrCR)
+	flaw := ErrQuotes
+	if good {
+		flaw = Flaw(record)
+	}
+	if flaw != nil {
+		return nil, fmt.Errorf("the header: %w", flaw)
 	}
 	fields, _ := AppendFields(nil, nil, record, comma, len(record)+1)
 	names := make([]string, len(fields))
@@ -68,7 +69,14 @@ func Header(record []byte, good bool, comma byte) ([]string, error) {
 	if len(names) == 1 {
 		for _, other := range []byte(";\t|,") {
 			if other != comma && bytes.IndexByte(record, other) >= 0 {
-				return nil, fmt.Errorf("the header is one column, %q, and %q may be what separates its columns: set the delimiter", names[0], other)
+				remedy := "set the delimiter"
+				switch other {
+				case '\t':
+					remedy = "write format: tsv, without a delimiter"
+				case ',':
+					remedy = "write format: csv, without a delimiter"
+				}
+				return nil, fmt.Errorf("the header is one column, %q, and %q may be what separates its columns: %s", names[0], other, remedy)
 			}
 		}
 	}

@@ -159,18 +159,30 @@ var ErrQuotes = errors.New("not valid CSV: a quoted field has text after its clo
 // ErrCR means that a record may be several.
 var ErrCR = errors.New("not valid CSV: a carriage return (CR) outside of quotes does not end a line: if it should, pass the input through tr '\\r' '\\n'")
 
-// BareCR reports whether a CSV record without its line end has a carriage return
-// outside of quotes.
-func BareCR(record []byte) bool {
-	for rest := record; ; {
-		i := bytes.IndexByte(rest, '\r')
+// ErrMark means that files were joined: their headers and perhaps their columns are among the rows.
+var ErrMark = errors.New("not valid CSV: a byte order mark stands outside of quotes, as files have it at their start that were joined: a value behind it would count as another one: read each file by itself, or remove the marks with sed 's/\\xEF\\xBB\\xBF//g'")
+
+// Flaw returns ErrCR or ErrMark if a CSV record without its line end has a carriage return or a
+// byte order mark outside of quotes.
+func Flaw(record []byte) error {
+	switch {
+	case isOutside(record, "\r"):
+		return ErrCR
+	case isOutside(record, mark):
+		return ErrMark
+	}
+	return nil
+}
+
+// isOutside reports whether a sign stands outside of quotes.
+func isOutside(record []byte, sign string) bool {
+	for at := 0; ; at += len(sign) {
+		i := bytes.Index(record[at:], []byte(sign))
 		if i < 0 {
 			return false
 		}
-		at := len(record) - len(rest) + i
-		if bytes.Count(record[:at], []byte{'"'})%2 == 0 {
+		if at += i; bytes.Count(record[:at], []byte{'"'})%2 == 0 {
 			return true
 		}
-		rest = rest[i+1:]
 	}
 }

@@ -13,6 +13,13 @@ func (s *Server) MoveTo(port int) { s.port = port }
 // claimed.
 func ClaimPort(port int) (io.Closer, error) { return claimPort(port) }
 
+// SharedMemory returns whether the shared memory that a PostgreSQL server has
+// now exists at the time of the call.
+func SharedMemory(s *Server) (exists func() bool, err error) {
+	memory, err := postgresMemory(dataDir(s.dir))
+	return memory.exists, err
+}
+
 // AskKafka returns nil if a node answers.
 func AskKafka(ctx context.Context, addr string) error {
 	_, err := kafkaMetadata(ctx, addr)

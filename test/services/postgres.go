@@ -55,6 +55,25 @@ func StartPostgres(ctx context.Context, opts *PostgresOptions) (*Server, error) 
 
 func dataDir(dir string) string { return filepath.Join(dir, "data") }
 
+// postgresMemory returns the key and the id of the shared memory of a server
+// that was killed. The 7th line of its postmaster.pid has them; a server that
+// stops in order removes the file.
+func postgresMemory(data string) (memory sharedMemory, err error) {
+	content, err := os.ReadFile(filepath.Join(data, "postmaster.pid"))
+	if err != nil {
+		return memory, err
+	}
+	lines := strings.Split(string(content), "\n")
+	if len(lines) < 7 {
+		return memory, fmt.Errorf("%s/postmaster.pid names no shared memory", data)
+	}
+	_, err = fmt.Sscan(lines[6], &memory.key, &memory.id)
+	return memory, err
+}
+
+// sharedMemory is a System V segment. An id is used again, so both identify it.
+type sharedMemory struct{ key, id int }
+
 func settingArgs(settings map[string]string) []string {
 	var args []string
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
@@ -76,6 +95,8 @@ func postgresKind(name, program string) kind {
 				// The other method opens and syncs every file before the first
 				// start after a kill, which takes seconds.
 				"recovery_init_sync_method": "syncfs",
+				// Its files go with the data, even after a kill.
+				"dynamic_shared_memory_type": "mmap",
 			})...)
 		},
 		url: postgresURL,

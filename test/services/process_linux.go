@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // process is a running child. done is closed after the child has ended and was
@@ -236,6 +238,21 @@ func processStat(name string) ([]string, error) {
 		return nil, fmt.Errorf("its state is %q", content)
 	}
 	return fields, nil
+}
+
+// exists reports whether a segment of shared memory is there.
+func (m sharedMemory) exists() bool {
+	var segment unix.SysvShmDesc
+	_, err := unix.SysvShmCtl(m.id, unix.IPC_STAT, &segment)
+	return err == nil && segment.Perm.Key == int32(m.key)
+}
+
+// removeMemory removes a segment. One that is gone, or that another user owns,
+// is left.
+func removeMemory(m sharedMemory) {
+	if m.exists() {
+		_, _ = unix.SysvShmCtl(m.id, unix.IPC_RMID, nil)
+	}
 }
 
 func ignoreGone(err error) error {

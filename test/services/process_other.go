@@ -32,6 +32,9 @@ func (p *process) continueAll() error             { return errPlatform }
 func (p *process) killAll(time.Duration) error    { return errPlatform }
 func (p *process) waitPaused(time.Duration) error { return errPlatform }
 
+func (sharedMemory) exists() bool { return false }
+func removeMemory(sharedMemory)   {}
+
 func giveAway(string) error    { return nil }
 func asServer(*exec.Cmd) error { return errPlatform }
 

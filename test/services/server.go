@@ -320,7 +320,7 @@ func (s *Server) Close() error {
 	s.process = nil
 	s.releasePort()
 	if s.held != nil {
-		err = errors.Join(err, os.RemoveAll(s.dir), s.held.Close())
+		err = errors.Join(err, removeData(s.dir), s.held.Close())
 		s.held = nil
 	}
 	return err
@@ -369,7 +369,18 @@ func sweep() {
 		if err != nil {
 			continue
 		}
-		_ = os.RemoveAll(dir)
+		_ = removeData(dir)
 		_ = held.Close()
 	}
+}
+
+// removeData removes the directory of a server that has ended. It first removes
+// the shared memory that a killed PostgreSQL leaves, which no directory holds and
+// of which a machine has a limited number (SHMMNI, 4,096 by default).
+func removeData(dir string) error {
+	memory, err := postgresMemory(dataDir(dir))
+	if err == nil {
+		removeMemory(memory)
+	}
+	return os.RemoveAll(dir)
 }

@@ -40,6 +40,9 @@ func TestDedupNamesContentThatIsNotLinesOfJSON(t *testing.T) {
 		{"a.zip", "PK\x03\x04...", "this is a zip archive: write unzip -p %s | semel dedup", term.ExitUsage},
 		{"a.tar", string(tar), "this is a tar archive: write tar -xOf %s | semel dedup", term.ExitUsage},
 		{"a.jsonl", "\xff\xfe{\x00", "this is UTF-16: write iconv -f UTF-16 -t UTF-8 %s | semel dedup", term.ExitUsage},
+		{"a.csv", "PAR1\x15\x04\r\x15\r", "this is Parquet, which Semel does not read: convert it to JSON lines or CSV", term.ExitUsage},
+		{"b.csv", "Obj\x01\x04\r\x15\r", "this is Avro, which Semel does not read", term.ExitUsage},
+		{"c.csv", "i\x00d\x00\n\x00", "this is in UTF-16, and Semel reads UTF-8: convert it with iconv", term.ExitUsage},
 		{"behind.jsonl.gz", packed.String() + "x", ":20001: other bytes are behind the end of the gzip data: pass the input through gzip -dc", term.ExitFailed},
 		{"cut.jsonl.gz", packed.String() + packed.String()[:5], ":20001: the gzip data ends early: get the whole file", term.ExitFailed},
 		{"broken.jsonl.gz", string(broken), "the gzip data is damaged", term.ExitFailed},
@@ -53,5 +56,7 @@ func TestDedupNamesContentThatIsNotLinesOfJSON(t *testing.T) {
 	programtest.Run(t, "PK\x03\x04...", "dedup", "--key", ".id").Check(t, term.ExitUsage, "standard input: this is a zip archive: pass it through unzip -p first")
 	programtest.Run(t, "id,name,amount\n1,a,2\n", "dedup", "--key", ".id").Check(t, term.ExitFailed, "line 1 looks like CSV (id,name,amount): add --format csv\n")
 	programtest.Run(t, "id;name\n1;a\n", "dedup", "--key", ".id").Check(t, term.ExitFailed, "line 1 looks like CSV (id,name): add --format csv --delimiter ';'\n")
+	rows := programtest.WriteFile(t, filepath.Join(dir, "rows"), "id;name\n1;a\n")
+	programtest.Run(t, "", "dedup", "--key", ".id", "--format", "json", rows).Check(t, term.ExitUsage, "line 1 looks like CSV (id,name): write --format csv --delimiter ';'\n")
 	programtest.Run(t, "hello\n", "dedup", "--key", ".id").Check(t, term.ExitFailed, "fix the line, or choose --on-missing")
 }

@@ -75,6 +75,24 @@ func gone(pid int) bool {
 	return err == nil && bytes.Contains(stat, []byte(") Z "))
 }
 
+// kill kills a call with SIGKILL, and waits for its end.
+func (r *running) kill(t *testing.T) {
+	t.Helper()
+	if err := r.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Wait() // it was killed
+}
+
+// killWhileItRuns starts a call whose command does not end, and kills the call while the command
+// runs. The flags end with "--".
+func killWhileItRuns(t *testing.T, dir string, flags ...string) {
+	t.Helper()
+	killed := start(t, dir, append(flags, "sh", "-c", "echo $$ > running; sleep 1000")...)
+	numbers(t, filepath.Join(dir, "running"), 1)
+	killed.kill(t)
+}
+
 // numbers reads process ids from a file that a command writes.
 func numbers(t *testing.T, path string, n int) (list []int) {
 	t.Helper()
@@ -232,10 +250,7 @@ func TestAKilledCallIsUnknownUntilItIsSettled(t *testing.T) {
 			dir := t.TempDir()
 			killed := start(t, dir, "--key", "it's a key", "--lease", "5s", "--", "sh", "-c", "trap '' TERM HUP; sleep 1000 & echo $$ $! > group; wait")
 			group := numbers(t, filepath.Join(dir, "group"), 2)
-			if err := killed.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			_ = killed.Wait() // it was killed
+			killed.kill(t)
 			for _, pid := range group {
 				until(t, fmt.Sprintf("end of process %d", pid), func() bool { return gone(pid) })
 			}
@@ -258,12 +273,7 @@ func TestAKilledCallRunsAgainUnderRetry(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	flags := []string{"--key", "a", "--lease", "5s", "--on-lease-expired", "retry", "--"}
-	killed := start(t, dir, append(flags, "sh", "-c", "echo $$ > running; sleep 1000")...)
-	numbers(t, filepath.Join(dir, "running"), 1)
-	if err := killed.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = killed.Wait() // it was killed
+	killWhileItRuns(t, dir, flags...)
 	var got programtest.Outcome
 	until(t, "end of the lease", func() bool {
 		got = once(t, dir, append(flags, "sh", "-c", "echo attempt $SEMEL_ATTEMPT; exit 7")...)
@@ -373,12 +383,7 @@ func TestACallThatSleptThroughItsLeaseLeavesItsKeyUnknown(t *testing.T) {
 func TestAFailureAfterAnEarlierAttemptIsUnknown(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	killed := start(t, dir, "--key", "a", "--lease", "5s", "--on-lease-expired", "retry", "--", "sh", "-c", "echo $$ > running; sleep 1000")
-	numbers(t, filepath.Join(dir, "running"), 1)
-	if err := killed.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = killed.Wait() // it was killed
+	killWhileItRuns(t, dir, "--key", "a", "--lease", "5s", "--on-lease-expired", "retry", "--")
 	var got programtest.Outcome
 	until(t, "end of the lease", func() bool {
 		got = once(t, dir, "--key", "a", "--", "sh", "-c", "exit 7")

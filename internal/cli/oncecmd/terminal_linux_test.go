@@ -72,6 +72,12 @@ func (s *screen) types(t *testing.T, text string) {
 	}
 }
 
+// ends waits for the end of the shell and of what it shows.
+func (s *screen) ends() {
+	_ = s.Wait() // the screen has the status
+	<-s.over
+}
+
 // The command reads from the terminal in the foreground, and Ctrl-C reaches it alone.
 func TestTheCommandHasTheTerminal(t *testing.T) {
 	t.Parallel()
@@ -85,8 +91,7 @@ func TestTheCommandHasTheTerminal(t *testing.T) {
 	s.shows(t, "status 130")
 	s.types(t, "more\n") // the shell has the terminal again
 	s.shows(t, "then more")
-	_ = s.Wait() // the screen says it
-	<-s.over
+	s.ends()
 }
 
 // Ctrl-Z stops the command and the call, and the shell continues both in its foreground.
@@ -100,8 +105,7 @@ func TestAStoppedCommandContinuesInTheForeground(t *testing.T) {
 	s.types(t, "typed\n")
 	s.shows(t, "got typed")
 	s.shows(t, "status 0")
-	_ = s.Wait() // the screen says it
-	<-s.over
+	s.ends()
 }
 
 // A command that cannot be executed leaves the terminal to the shell.
@@ -115,8 +119,7 @@ func TestACommandThatCannotStartReturnsTheTerminal(t *testing.T) {
 	s.shows(t, "status 126")
 	s.types(t, "more\n")
 	s.shows(t, "then more")
-	_ = s.Wait() // the screen says it
-	<-s.over
+	s.ends()
 }
 
 // The reader of a pipe, such as a pager, reads from the terminal while the command runs.
@@ -128,6 +131,5 @@ func TestAPipelineKeepsTheTerminal(t *testing.T) {
 	s.types(t, "typed\n")
 	s.shows(t, "got typed")
 	s.shows(t, "over")
-	_ = s.Wait() // the screen says it
-	<-s.over
+	s.ends()
 }

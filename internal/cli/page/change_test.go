@@ -178,7 +178,7 @@ func TestAKeySaysWhatItsPipelineDoes(t *testing.T) {
 		if !slices.Contains(keys, semel.Key{Scope: "hooks", ID: "waits"}) {
 			return nil
 		}
-		return []admin.UnderWay{{Pipeline: "hooks", State: admin.StateRetrying, NextRetry: time.Now().Add(12500 * time.Millisecond)}}
+		return []admin.UnderWay{{Pipeline: "hooks", State: admin.StateRetrying, NextRetry: time.Now().Add(19500 * time.Millisecond)}}
 	}
 	page := s.post("/key", url.Values{"id": {"waits"}, "pipeline": {"hooks"}})
 	has(t, page, "hooks is not ready: the server answers ", "hooks has a message of this key: to be tried again in 1")

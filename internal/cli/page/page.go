@@ -191,7 +191,7 @@ func For(a *term.App, file string, conf *config.File, to io.Writer) func(*admin.
 		o := &Options{App: a, File: file, Conf: conf, Process: process, At: at}
 		if a.Terminal && !a.Quiet && conf.Admin.Auth == nil {
 			o.Tell = func(link string) {
-				_, _ = fmt.Fprintf(to, "page: %s (this login link is valid once, for 15 minutes)\n", link) // to stderr
+				_, _ = fmt.Fprintf(to, "page: %s (this login link is valid once, for 15 minutes)\n", link) // there is no other place to say that stderr is lost
 			}
 		}
 		p := New(o)

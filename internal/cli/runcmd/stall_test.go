@@ -81,7 +81,7 @@ pipelines:
 	}
 	shown := programtest.Run(t, "", "status", "--admin", address)
 	shown.Check(t, term.ExitFound)
-	for _, want := range []string{"rows is not ready: the sink has not worked since ", "\nidle      ready    0/s   -      0 B   0          0       -\n", "\nrows      stalled  0/s   -      34 B  2          0       -\n"} {
+	for _, want := range []string{"rows is not ready: the sink has not worked since ", "\nidle      ready    0/s   -      0 B   0          0       -\n", "\nrows      stalled  0/s   -      34 B  ", "\ncalls     stalled  0/s   -      34 B  2          0       -\n"} {
 		if !strings.Contains(shown.Stdout, want) {
 			t.Errorf("status lacks %q:\n%s", want, shown.Stdout)
 		}

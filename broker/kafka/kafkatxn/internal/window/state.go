@@ -239,7 +239,7 @@ func (s *State) addToSession(m *semel.Message, g *group, when int64) (Verdict, e
 			if acc, err = s.agg.Func.Merge(all, acc); err != nil {
 				return Added, semel.Permanent(fmt.Errorf("aggregate: sessions cannot be joined: %w", err))
 			}
-			next.acc, next.txn = acc, s.txn
+			next.acc, next.txn = acc, 0 // Merge may have returned an accumulator that another pane has
 		}
 		next.start, next.first = start, end
 		joined = append(joined, i)
