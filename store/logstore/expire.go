@@ -212,10 +212,11 @@ func (m *maintenance) carry(ctx context.Context, g *segment) (int64, error) {
 // settle makes what was carried durable, under every sync policy: the files that had it
 // are deleted next. It leads the batches of the call even after an error, and returns that.
 func (m *maintenance) settle(ctx context.Context, o *op, err error) error {
-	if err = errors.Join(err, m.committer.settle(context.WithoutCancel(ctx), o)); err != nil {
+	err = errors.Join(err, m.committer.settle(context.WithoutCancel(ctx), o))
+	if err != nil || m.log.opts.Fsync == Always {
 		return err
 	}
-	return m.committer.sync()
+	return m.committer.syncAll(true)
 }
 
 func carryRoom(e *entry) int {

@@ -212,7 +212,7 @@ func TestStoreSurvivesCrashesWhileKeysLeaveMemory(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed(t), 5))
 	step := 1
 	if testing.Short() {
-		step = 12
+		step = 24
 	}
 	for _, fsync := range []Fsync{Always, Never} {
 		whole, w := faultfs.New(), newSpillWork()
