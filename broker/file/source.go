@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -77,7 +78,8 @@ var (
 )
 
 // OpenSource returns a source of the files that match patterns, as in
-// filepath.Glob. Without Follow each pattern must match a file. The error wraps
+// filepath.Glob. Without Follow each pattern must match a file; if none does, the
+// error is syscall.ENOENT, as of every file that cannot be opened. The error wraps
 // semel.ErrInvalidRequest if options or patterns are wrong. It is a
 // *vfs.LockedError if the State is in use.
 func OpenSource(patterns []string, opts *SourceOptions) (*Source, error) {
@@ -97,7 +99,7 @@ func OpenSource(patterns []string, opts *SourceOptions) (*Source, error) {
 		s.patterns = append(s.patterns, absolute)
 		if !s.opts.Follow {
 			if !matches(absolute) {
-				return nil, fmt.Errorf("file: %s: %w: write another path, or follow: true to wait for one", pattern, os.ErrNotExist)
+				return nil, fmt.Errorf("file: %s: %w: write another path, or follow: true to wait for one", pattern, syscall.ENOENT)
 			}
 		}
 	}

@@ -457,7 +457,7 @@ func TestPatternThatFindsNoRegularFileIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := file.OpenSource([]string{filepath.Join(dir, "in*")}, nil)
-	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "in*: file does not exist: write another path, or follow: true to wait for one") {
+	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "in*: no such file or directory: write another path, or follow: true to wait for one") {
 		t.Errorf("%v", err)
 	}
 }

@@ -107,7 +107,7 @@ func (c *counters) ObservePipeline(e pipeline.Event) {
 			c.paused = map[string]bool{}
 		}
 		switch e.Reason {
-		case "sink", "source", "store": // the others have no end
+		case "sink", "source", "store": // the others hold up a part of the messages
 			c.paused[e.Reason] = e.Kind == pipeline.EventPaused
 		}
 	case pipeline.EventStalled, pipeline.EventMoves:

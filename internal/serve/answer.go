@@ -196,15 +196,18 @@ func expiryText(r *semel.Record) string {
 type appender interface{ Append(b []byte) []byte }
 
 // encode returns an answer as JSON.
-func encode(value any) []byte {
+func encode(value any) []byte { return appendAnswer(nil, value) }
+
+// appendAnswer appends an answer as JSON.
+func appendAnswer(b []byte, value any) []byte {
 	if a, ok := value.(appender); ok {
-		return a.Append(nil)
+		return a.Append(b)
 	}
 	data, err := json.Marshal(value)
 	if err != nil {
 		panic(fmt.Sprintf("serve: an answer cannot be written: %v", err)) // it has texts and numbers
 	}
-	return data
+	return append(b, data...)
 }
 
 // send sends an answer. The memory of a large one is counted until the client has it.

@@ -56,16 +56,18 @@ func members(value []byte, names []string, set func(i int, value []byte) error) 
 	}
 	var seen uint64
 	for quoted, child, place := jsontext.Next(value, 0); child != nil; quoted, child, place = jsontext.Next(value, place) {
-		name := string(quoted[1 : len(quoted)-1])
-		if strings.IndexByte(name, '\\') >= 0 {
-			if err := json.Unmarshal(quoted, &name); err != nil {
+		name := quoted[1 : len(quoted)-1]
+		if bytes.IndexByte(name, '\\') >= 0 {
+			var text string
+			if err := json.Unmarshal(quoted, &text); err != nil {
 				return err
 			}
+			name = []byte(text)
 		}
-		i := slices.Index(names, name)
+		i := slices.IndexFunc(names, func(known string) bool { return known == string(name) })
 		switch {
 		case i < 0:
-			return fmt.Errorf("unknown member %q: %s", name, schema.OneOf(name, names))
+			return fmt.Errorf("unknown member %q: %s", name, schema.OneOf(string(name), names))
 		case seen&(1<<i) != 0:
 			return fmt.Errorf("the member %s is there twice", name)
 		}

@@ -632,3 +632,46 @@ func TestKeysOfABatchShareEvents(t *testing.T) {
 	s.post("batch", `{"items":[`+complete(0, "a")+","+complete(1, "b")+","+claim("c", "4")+`]}`)
 	want("decided fresh 0 c", "completed undecided 2")
 }
+
+// meeting is a store in which the first claim and the first completion wait for each other.
+type meeting struct {
+	semel.Store
+	claimed, completed chan struct{}
+}
+
+func (m *meeting) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	if reqs[0].Key.ID == "later" {
+		if err := meet(m.claimed, m.completed); err != nil {
+			return err
+		}
+	}
+	return m.Store.Claim(ctx, reqs, answers)
+}
+
+func (m *meeting) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
+	if err := meet(m.completed, m.claimed); err != nil {
+		return err
+	}
+	return m.Store.Complete(ctx, reqs, answers)
+}
+
+func meet(here, there chan struct{}) error {
+	close(here)
+	select {
+	case <-there:
+		return nil
+	case <-time.After(30 * time.Second):
+		return fmt.Errorf("the other verb of the request was not asked for meanwhile: %w", semel.ErrInvalidRequest)
+	}
+}
+
+// A batch waits for the disk once: its claims and its completions are asked for at the same time.
+func TestVerbsOfABatchShareTheWait(t *testing.T) {
+	t.Parallel()
+	s := start(t, &meeting{memory(t), make(chan struct{}), make(chan struct{})}, serve.Options{})
+	token := s.post("claim", `{"scope":"p","id":"first","claim_id":"1"}`).want(t, "decision", "fresh").body["token"]
+	got := s.post("batch", fmt.Sprintf(`{"items":[{"claim":{"scope":"p","id":"later","claim_id":"2"}},{"complete":{"scope":"p","id":"first","token":%q}}]}`, token)).items(t)
+	if len(got) != 2 || got[0]["decision"] != "fresh" || got[1]["state"] != "done" {
+		t.Errorf("%v", got)
+	}
+}

@@ -99,6 +99,7 @@ func (c *call) many(read func(d *decoder, value []byte) ([]*operation, error)) (
 func (c *call) items(list []*operation) *storeapi.Items {
 	all := &storeapi.Items{Items: make([]json.RawMessage, len(list))}
 	now := time.Now()
+	var text []byte // of all items
 	for i, o := range list {
 		answer, p := c.server.answer(o, now)
 		if p == nil && o.full {
@@ -107,8 +108,9 @@ func (c *call) items(list []*operation) *storeapi.Items {
 		if p != nil {
 			answer = &storeapi.Refused{Error: p}
 		}
-		text := encode(answer)
-		all.Items[i] = text
+		start := len(text)
+		text = appendAnswer(text, answer)
+		all.Items[i] = text[start:len(text):len(text)]
 	}
 	return all
 }

@@ -1,4 +1,5 @@
-import type { Answer, Send } from "./transport.js";
+import type { Answer } from "./answer.js";
+import type { Send } from "./transport.js";
 
 /** The answer to one operation, by its members, and `sent`: when its last try began. */
 export type Reply = Record<string, unknown>;
@@ -8,6 +9,11 @@ const mostItems = 1000;
 const mostBytes = 1_000_000;
 /** The most requests that are on their way at once. While they are, operations gather. */
 const mostRequests = 4;
+/** So many operations leave without waiting for more: the server answers them while others gather. */
+const enough = 32;
+
+/** The words that answer a claim. With any other one, another call holds the key. */
+const decisions = new Set(["fresh", "duplicate", "mismatch", "unknown", "late"]);
 
 /** A refusal of the server, or its silence. */
 export class Problem extends Error {
@@ -61,9 +67,17 @@ export class Caller {
 	call(verb: Operation["verb"], body: string, patience: number, lease: number, wait = 0): Promise<Reply> {
 		return new Promise((resolve, reject) => {
 			const now = performance.now();
-			const timeout = Math.min(this.timeout, lease / 3);
-			const times = { timeout, deadline: now + patience, waitUntil: now + wait };
-			this.#queue({ verb, body, ...times, tries: 0, inDoubt: false, resolve, reject });
+			this.#queue({
+				verb,
+				body,
+				timeout: Math.min(this.timeout, lease / 3),
+				deadline: now + patience,
+				waitUntil: now + wait,
+				tries: 0,
+				inDoubt: false,
+				resolve,
+				reject,
+			});
 		});
 	}
 
@@ -71,9 +85,11 @@ export class Caller {
 	async request(path: string, body: string, timeout = this.timeout): Promise<Reply> {
 		let answer: Answer;
 		try {
-			answer = await this.send("POST", path, body, timeout);
+			answer = await this.send(path, body, timeout);
 		} catch (reason) {
-			throw new Problem("", reason instanceof Error ? reason.message : String(reason), "same");
+			// The error of a name with several addresses has no message.
+			const { message, code } = reason as NodeJS.ErrnoException;
+			throw new Problem("", message || String(code), "same");
 		}
 		let reply: Reply | undefined;
 		try {
@@ -89,7 +105,14 @@ export class Caller {
 
 	#queue(operation: Operation): void {
 		this.#waiting.push(operation);
-		if (!this.#scheduled) {
+		this.#schedule();
+	}
+
+	/** Sends what waits: at once if that is enough, and otherwise after all that happens now. */
+	#schedule(): void {
+		if (this.#waiting.length >= enough) {
+			this.#flush();
+		} else if (this.#waiting.length > 0 && !this.#scheduled) {
 			this.#scheduled = true;
 			setImmediate(() => {
 				this.#scheduled = false;
@@ -103,7 +126,7 @@ export class Caller {
 			this.#requests++;
 			this.#exchange(this.#take()).finally(() => {
 				this.#requests--;
-				this.#flush();
+				this.#schedule();
 			});
 		}
 	}
@@ -147,13 +170,14 @@ export class Caller {
 			if (reply.error !== undefined) {
 				this.#fail(operation, problemOf(reply.error as Reply, 0, undefined));
 			} else if (!this.#waits(operation, reply)) {
-				operation.resolve({ ...reply, sent });
+				reply.sent = sent;
+				operation.resolve(reply);
 			}
 		});
 	}
 
 	#waits(operation: Operation, reply: Reply): boolean {
-		const decided = ["fresh", "duplicate", "mismatch", "unknown", "late"].includes(String(reply.decision));
+		const decided = decisions.has(String(reply.decision));
 		return operation.verb === "claim" && !decided && this.#again(operation, 0, operation.waitUntil);
 	}
 

@@ -1,4 +1,4 @@
-import { randomUUID } from "node:crypto";
+import { randomBytes } from "node:crypto";
 import os from "node:os";
 import { Caller, Problem, type Reply } from "./caller.js";
 import {
@@ -94,6 +94,11 @@ export class Client {
 	readonly #renewer: Renewer;
 	readonly #policy: Required<Policy>;
 	readonly #holder: string;
+	/** The members of claims with that policy. */
+	readonly #terms: string;
+	/** With a number, the id of a claim. No other client has the same. */
+	readonly #instance = randomBytes(16).toString("base64url");
+	#claims = 0;
 
 	constructor(options: ClientOptions = {}) {
 		const url = options.url ?? process.env.SEMEL_URL ?? "http://127.0.0.1:4196";
@@ -111,6 +116,7 @@ export class Client {
 			renewFor: options.renewFor ?? Number.POSITIVE_INFINITY,
 			inDoubt: options.inDoubt ?? timedOut,
 		};
+		this.#terms = terms(this.#policy, this.#holder);
 	}
 
 	/**
@@ -122,8 +128,8 @@ export class Client {
 	 * the function ran and another call may have had the key meanwhile. Throws Unavailable
 	 * or Refused if the server does not do its part.
 	 */
-	async once<T>(id: Id, fn: (claim: Claim) => T | Promise<T>, options: CallOptions = {}): Promise<Outcome<T>> {
-		const policy = { ...this.#policy, ...options };
+	async once<T>(id: Id, fn: (claim: Claim) => T | Promise<T>, options?: CallOptions): Promise<Outcome<T>> {
+		const policy = options === undefined ? this.#policy : { ...this.#policy, ...options };
 		const key = keyMembers(policy.scope, id);
 		const reply = await this.#claim(key, policy);
 		if (reply.decision === "duplicate") {
@@ -153,7 +159,7 @@ export class Client {
 	wrap<A extends unknown[], T>(
 		key: (...args: A) => Id,
 		fn: (...args: A) => T | Promise<T>,
-		options: CallOptions = {},
+		options?: CallOptions,
 	): (...args: A) => Promise<Outcome<T>> {
 		return (...args) => this.once(key(...args), () => fn(...args), options);
 	}
@@ -168,19 +174,8 @@ export class Client {
 	}
 
 	async #claim(key: string, policy: CallOptions & Required<Policy>): Promise<Reply> {
-		// JSON leaves out what is undefined.
-		const members = JSON.stringify({
-			claim_id: randomUUID(),
-			holder: this.#holder,
-			lease: `${policy.lease}ms`,
-			window: duration(policy.window),
-			on_lease_expired: policy.onLeaseExpired,
-			fingerprint: policy.payload === undefined ? undefined : fingerprint(policy.payload),
-			time: policy.time?.toISOString(),
-			origin: policy.origin,
-			request_id: policy.requestId,
-		});
-		const body = `{${key},${members.slice(1)}`;
+		const said = policy === this.#policy ? this.#terms : `${terms(policy, this.#holder)}${facts(policy)}`;
+		const body = `{${key},"claim_id":"${this.#instance}.${++this.#claims}",${said}}`;
 		try {
 			return await this.#caller.call("claim", body, policy.retryFor, policy.lease, policy.wait);
 		} catch (problem) {
@@ -208,37 +203,29 @@ export class Client {
 
 	/** Completes the key of a function that returned, in any case: without its value, if that cannot be kept. */
 	async #complete(held: Held, policy: Required<Policy>, value: unknown): Promise<void> {
-		const window = `"window":"${duration(policy.window)}"`;
+		held.end();
 		const patience = Math.max(policy.retryFor, policy.lease);
-		const send = (result: string) =>
-			this.#caller.call("complete", held.body(window + result), patience, policy.lease).finally(() => held.end());
-		const notKept = () => send(',"result":{"not_kept":true}');
+		const send = (result: string) => {
+			const body = held.body(`"window":"${duration(policy.window)}"${result}`);
+			return this.#caller.call("complete", body, patience, policy.lease);
+		};
 		try {
-			let json: string | undefined;
+			const { result, unfit } = kept(held.key, value);
 			try {
-				json = value === undefined ? undefined : JSON.stringify(value);
-			} catch (reason) {
-				await notKept();
-				throw new TypeError(
-					`semel: ${name(held.key)}: the effect is recorded, but not its value, which JSON cannot hold`,
-					{
-						cause: reason,
-					},
-				);
-			}
-			if (json !== undefined && Buffer.byteLength(json) > mostResult) {
-				await notKept();
-				return;
-			}
-			await send(json === undefined ? "" : `,"result":{"json":${json}}`).catch(async (problem) => {
-				if (!(problem instanceof Problem) || problem.retry !== "no" || problem.kind === "stale-token") {
+				await send(result);
+			} catch (problem) {
+				const refused = problem instanceof Problem && problem.retry === "no" && problem.kind !== "stale-token";
+				if (!refused || result === notKept) {
 					throw problem;
 				}
-				await notKept();
+				await send(notKept);
 				if (!problem.kind.endsWith("-too-large")) {
 					throw problem;
 				}
-			});
+			}
+			if (unfit !== undefined) {
+				throw unfit;
+			}
 		} catch (problem) {
 			if (problem instanceof Problem && problem.kind === "stale-token") {
 				throw new LeaseLost(
@@ -277,10 +264,28 @@ export class Client {
 	}
 }
 
+/** The member of a completion whose value cannot be kept. */
+const notKept = ',"result":{"not_kept":true}';
+
+/** Returns the member of a completion that keeps a value, and the error of a value that JSON cannot hold. */
+function kept(key: string, value: unknown): { result: string; unfit?: TypeError } {
+	let json: string | undefined;
+	try {
+		json = JSON.stringify(value);
+	} catch (cause) {
+		const what = "the effect is recorded, but not its value, which JSON cannot hold";
+		return { result: notKept, unfit: new TypeError(`semel: ${name(key)}: ${what}`, { cause }) };
+	}
+	if (json === undefined) {
+		return { result: "" };
+	}
+	return { result: Buffer.byteLength(json) > mostResult ? notKept : `,"result":{"json":${json}}` };
+}
+
 /** A claim that this process holds. */
 class Held implements Claim, Renewed {
 	readonly attempt: number;
-	readonly token: bigint;
+	readonly #token: string;
 	/** Made on demand: a signal takes longer to make than the rest of a call. */
 	#abort: AbortController | undefined;
 	#lost: LeaseLost | undefined;
@@ -297,8 +302,15 @@ class Held implements Claim, Renewed {
 		this.lease = policy.lease;
 		this.renewUntil = Number(reply.sent) + policy.renewFor;
 		this.attempt = Number(reply.attempt ?? 1);
-		this.token = BigInt(reply.token as string);
+		if (typeof reply.token !== "string") {
+			throw new TypeError(`semel: ${name(key)}: the server granted a claim without a token`);
+		}
+		this.#token = reply.token;
 		this.validUntil = Number(reply.sent) + policy.lease;
+	}
+
+	get token(): bigint {
+		return BigInt(this.#token);
 	}
 
 	get signal(): AbortSignal {
@@ -313,10 +325,10 @@ class Held implements Claim, Renewed {
 
 	/** The body of a request of the holder, with more members. */
 	body(members: string): string {
-		return `{${this.key},"token":"${this.token}"${members === "" ? "" : ","}${members}}`;
+		return `{${this.key},"token":"${this.#token}"${members === "" ? "" : ","}${members}}`;
 	}
 
-	/** The function has ended, so nobody cares for its signal any more. */
+	/** The function has ended, so nobody cares for its signal any more. What the server says decides. */
 	end(): void {
 		this.#ended = true;
 	}
@@ -349,6 +361,24 @@ function timedOut(reason: unknown): boolean {
 		}
 	}
 	return false;
+}
+
+/** The members of a claim that its policy says. */
+function terms(policy: Required<Policy>, holder: string): string {
+	const window = JSON.stringify(duration(policy.window));
+	return `"holder":${JSON.stringify(holder)},"lease":"${policy.lease}ms","window":${window},"on_lease_expired":${JSON.stringify(policy.onLeaseExpired)}`;
+}
+
+/** The members of a claim that its call says, behind others. */
+function facts(options: CallOptions): string {
+	// JSON leaves out what is undefined.
+	const members = JSON.stringify({
+		fingerprint: options.payload === undefined ? undefined : fingerprint(options.payload),
+		time: options.time?.toISOString(),
+		origin: options.origin,
+		request_id: options.requestId,
+	}).slice(1, -1);
+	return members === "" ? "" : `,${members}`;
 }
 
 function duration(value: number | string): string {

@@ -6,15 +6,20 @@ import { fingerprint } from "./key.js";
 interface Extra {
 	_meta?: Record<string, unknown> | undefined;
 	authInfo?: { clientId: string } | undefined;
-	sessionId?: string | undefined;
 }
 
 /** What this module uses of a tool's result. */
 interface Result {
+	content?: unknown;
 	isError?: boolean | undefined;
 }
 
-export interface ToolOptions extends CallOptions {
+export interface ToolOptions<E> extends CallOptions {
+	/**
+	 * Who calls. Default: the `clientId` of `authInfo`. Name the user if several have one clientId or none, or one
+	 * gets what was done for another. The session does not tell: a caller that connects again has a new one.
+	 */
+	caller?(extra: E): string;
 	/** The member of `_meta` in which a caller names the key. */
 	meta?: string;
 }
@@ -37,13 +42,12 @@ export function tool<A, E extends Extra, R extends Result>(
 	client: Client,
 	name: string,
 	handler: (args: A, extra: E) => R | Promise<R>,
-	options: ToolOptions = {},
+	options: ToolOptions<E> = {},
 ): (args: A, extra: E) => Promise<R> {
 	return async (args, extra) => {
-		const caller = extra.authInfo?.clientId ?? "";
+		const caller = options.caller ? options.caller(extra) : (extra.authInfo?.clientId ?? "");
 		const named = extra._meta?.[options.meta ?? "idempotencyKey"];
-		// A caller that connects again has another session, but names the same key.
-		const id = fingerprint(named === undefined ? [caller, extra.sessionId ?? "", name, args] : [caller, name, named]);
+		const id = fingerprint({ caller, name, ...(named === undefined ? { args } : { named }) });
 		const run = async () => {
 			const result = await handler(args, extra);
 			if (result.isError) {

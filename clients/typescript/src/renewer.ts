@@ -33,13 +33,13 @@ export class Renewer {
 		this.#wakeAt(due(claim));
 	}
 
-	/** Returns when no renewal of the claim is on its way. */
-	async remove(claim: Renewed): Promise<void> {
+	/** The promise is kept when no renewal of the claim is on its way. */
+	remove(claim: Renewed): Promise<unknown> {
 		this.#claims.delete(claim);
 		if (this.#claims.size === 0) {
 			this.#sleep();
 		}
-		await this.#renewal;
+		return this.#renewal;
 	}
 
 	#sleep(): void {

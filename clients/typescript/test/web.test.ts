@@ -29,6 +29,10 @@ async function expressUrl(): Promise<string> {
 		}
 		res.status(service.status).json({ run: service.runs });
 	});
+	app.use(
+		"/mounted",
+		express.Router().post("/hook", express.json(), hook, (_req, res) => res.send(`run ${++service.runs}`)),
+	);
 	app.post("/streams", express.json(), hook, (_req, res) => {
 		service.runs++;
 		res.writeHead(202, { "content-type": "text/plain" });
@@ -70,7 +74,7 @@ async function expressUrl(): Promise<string> {
 
 async function fastifyUrl(): Promise<string> {
 	interface Body {
-		id?: string;
+		id?: string | (string | number)[];
 		fails?: boolean;
 		slow?: boolean;
 	}
@@ -85,6 +89,9 @@ async function fastifyUrl(): Promise<string> {
 			await released;
 		}
 		return reply.code(service.status).send({ run: service.runs });
+	});
+	app.register(async (mounted) => mounted.post("/hook", hooks, async () => `run ${++service.runs}`), {
+		prefix: "/mounted",
 	});
 	app.post("/streams", hooks, async (_request, reply) => {
 		service.runs++;
@@ -148,6 +155,20 @@ for (const [name, start] of Object.entries({ express: expressUrl, fastify: fasti
 			assert.equal(second.headers.get("content-type"), first.headers.get("content-type"));
 			assert.equal(second.headers.get("semel-decision"), "duplicate");
 			assert.equal(service.runs, before + 1);
+		});
+		await t.test("the same id at another path is another effect", async () => {
+			const id = randomUUID();
+			const before = service.runs;
+			await post("/hook", { id });
+			assert.equal((await post("/mounted/hook", { id })).text, `run ${before + 2}`);
+			assert.equal((await post("/mounted/hook?again=1", { id })).text, `run ${before + 2}`);
+			assert.deepEqual(
+				(await client.lookup([["/hook", id], ["/mounted/hook", id], id])).map(({ state }) => state),
+				["done", "done", "absent"],
+			);
+			const parts = [id, 7];
+			assert.equal((await post("/hook", { id: parts })).status, 201);
+			assert.equal((await client.lookup([["/hook", ...parts]]))[0]?.state, "done");
 		});
 		await t.test("a response in parts is repeated whole", async () => {
 			const id = randomUUID();
@@ -242,7 +263,7 @@ for (const [name, start] of Object.entries({ express: expressUrl, fastify: fasti
 		});
 		await t.test("a failure that is kept is answered with 422", async () => {
 			const id = randomUUID();
-			const failing = client.once(id, () => {
+			const failing = client.once(["/hook", id], () => {
 				throw new Permanent("no such account");
 			});
 			await assert.rejects(failing, Permanent);

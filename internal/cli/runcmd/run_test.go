@@ -105,6 +105,7 @@ func TestRunEndsWithErrorsThatOnlyAnOperatorCanFix(t *testing.T) {
 		{"path: out.jsonl", "path: dir", "/dir is not a regular file: write another path\n", term.ExitUsage},
 		{"path: out.jsonl", "path: /dev/null", "/dev/null is not a regular file: write another path\n", term.ExitUsage},
 		{"path: out.jsonl", "path: loop", "/loop: too many levels of symbolic links: write another path\n", term.ExitFailed},
+		{"paths: [in.jsonl]", "paths: ['none*']", "/none*: no such file or directory: write another path, or follow: true to wait for one\n", term.ExitFailed},
 		{"path: keys", "path: in.jsonl/keys", "/in.jsonl: not a directory: write another path\n", term.ExitFailed},
 		{"file: { path: out.jsonl }", "stdout: {}", "/in.jsonl/copy.positions: not a directory: write another path\n", term.ExitFailed},
 	} {
