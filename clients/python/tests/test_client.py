@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import enum
 import http.client
 import os
 import pickle
 import socket
+import ssl
 import threading
 import unittest
 import urllib.error
@@ -94,6 +96,30 @@ class OnceTest(unittest.TestCase):
                 made.__cause__ = cause
             return made
 
+        def group(*errors: BaseException, context: Any = None) -> BaseException:
+            kind: Any = getattr(builtins, "BaseExceptionGroup", None)
+            if kind is None:  # Python before 3.11 has them in a package
+                base = type("BaseExceptionGroup", (BaseException,), {})
+                plain = all(isinstance(error, Exception) for error in errors)
+                kind = type("ExceptionGroup", (base, Exception) if plain else (base,), {})
+                made = kind("x")
+                made.exceptions = errors
+            else:
+                made = kind("x", errors)
+            made.__context__ = context
+            return made
+
+        def rpc(status: str, details: str = "") -> Exception:
+            made: Any = error("_InactiveRpcError", type("RpcError", (Exception,), {}))
+            made.code = lambda: enum.Enum("StatusCode", [status])[status]
+            made.details = lambda: details
+            return made
+
+        def sql(message: str = "", **members: str) -> Exception:
+            made = type("OperationalError", (Exception,), {})(message)
+            vars(made).update(members)
+            return made
+
         nothing = semel.Unavailable("nothing ran")
         nothing.__cause__ = TimeoutError()
         for raised, open_ in (
@@ -116,6 +142,29 @@ class OnceTest(unittest.TestCase):
             (error("PoolTimeout"), False),
             (nothing, False),
             (KeyError(), False),
+            (error("RedisError", type("ConnectionError", (Exception,), {})), True),
+            (error("ClientConnectorError", type("ClientConnectionError", (OSError,), {})), False),
+            (error("ConnectionTimeoutError", type("ServerTimeoutError", (Exception,), {})), False),
+            (error("SSLError", cause=ssl.SSLEOFError()), True),
+            (error("ConnectionError", cause=ssl.SSLCertVerificationError()), False),
+            (asyncio.IncompleteReadError(b"", 1), True),
+            (group(KeyError(), TimeoutError()), True),
+            (group(KeyError(), error("PaymentFailed", cause=group(ConnectionResetError()))), True),
+            (group(KeyError(), ConnectionRefusedError(), context=TimeoutError()), False),
+            (group(KeyError(), asyncio.CancelledError()), True),
+            (error("PaymentFailed", cause=group(KeyError(), TimeoutError())), True),
+            (rpc("DEADLINE_EXCEEDED"), True),
+            (rpc("CANCELLED"), True),
+            (rpc("UNAVAILABLE", "Socket closed"), True),
+            (rpc("UNAVAILABLE", "failed to connect to all addresses"), False),
+            (rpc("PERMISSION_DENIED"), False),
+            (sql(sqlstate="57P01"), True),
+            (sql(pgcode="08006"), True),
+            (sql(sqlstate="08001"), False),
+            (sql(sqlstate="23505"), False),
+            (sql("consuming input failed: server closed the connection unexpectedly"), True),
+            (sql("connection failed: server closed the connection unexpectedly"), False),
+            (sql("(2013, 'Lost connection to MySQL server during query')"), True),
         ):
             self.assertEqual(doubt.leaves(raised), open_, repr(raised))
         earlier = TimeoutError()

@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
 import os from "node:os";
 import { Caller, Problem, type Reply } from "./caller.js";
+import { leaves } from "./doubt.js";
 import {
 	InFlight,
 	Late,
@@ -38,8 +39,8 @@ export interface Policy {
 	 */
 	renewFor?: number;
 	/**
-	 * Whether a failure leaves open if the effect took place. Unknown always does. Default: AbortError, timeouts,
-	 * and connections that ended, also as the cause of another error.
+	 * Whether another failure leaves open if the effect took place. Unknown, aborts, timeouts and connections that
+	 * ended do, also as the cause of another error, or as one of an AggregateError.
 	 */
 	inDoubt?: (reason: unknown) => boolean;
 }
@@ -114,7 +115,7 @@ export class Client {
 			wait: options.wait ?? 0,
 			retryFor: options.retryFor ?? 30_000,
 			renewFor: options.renewFor ?? Number.POSITIVE_INFINITY,
-			inDoubt: options.inDoubt ?? timedOut,
+			inDoubt: options.inDoubt ?? (() => false),
 		};
 		this.#terms = terms(this.#policy, this.#holder);
 	}
@@ -252,8 +253,7 @@ export class Client {
 			);
 			return;
 		}
-		const ran = reason instanceof Unavailable && reason.ran;
-		const inDoubt = reason instanceof Unknown || reason instanceof LeaseLost || ran || policy.inDoubt(reason);
+		const inDoubt = leaves(reason) || policy.inDoubt(reason);
 		if (inDoubt && policy.onLeaseExpired === "hold") {
 			await send("release", '"unknown":true');
 		} else if (inDoubt || held.attempt > 1) {
@@ -340,27 +340,6 @@ class Held implements Claim, Renewed {
 		this.#lost = new LeaseLost(`semel: ${name(this.key)}: ${why}`);
 		this.#abort?.abort(this.#lost);
 	}
-}
-
-/** Errors of Node's network functions that come when a request may have arrived. */
-const inDoubtCodes = [
-	"ETIMEDOUT",
-	"ECONNRESET",
-	"ECONNABORTED",
-	"EPIPE",
-	"UND_ERR_SOCKET",
-	"UND_ERR_HEADERS_TIMEOUT",
-	"UND_ERR_BODY_TIMEOUT",
-];
-
-function timedOut(reason: unknown): boolean {
-	for (let cause = reason; cause instanceof Error; cause = cause.cause) {
-		const code = (cause as NodeJS.ErrnoException).code;
-		if (cause.name === "AbortError" || /Timeout/.test(cause.name) || inDoubtCodes.includes(String(code))) {
-			return true;
-		}
-	}
-	return false;
 }
 
 /** The members of a claim that its policy says. */
