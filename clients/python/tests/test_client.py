@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import enum
 import http.client
+import io
 import os
 import pickle
 import socket
@@ -21,7 +22,7 @@ from unittest import mock
 
 import semel
 from semel import doubt, lanes, leases, wire
-from semel.link import Link
+from semel.link import Link, read_answer
 
 
 def new_client(**policy: Any) -> semel.Client:
@@ -40,6 +41,57 @@ class Effects:
         if isinstance(self.result, BaseException):
             raise self.result
         return self.result
+
+
+class FormTest(unittest.TestCase):
+    """`semel serve` writes one form, and servers in between write all others."""
+
+    body = '{"items":["ünï €😀"]}'.encode()
+
+    def test_an_answer_is_read_in_each_form_of_http(self) -> None:
+        n, chunks = len(self.body), b""
+        for at in range(0, n, 5):
+            part = self.body[at : at + 5]
+            chunks += b"%x;ext=1\r\n%b\r\n" % (len(part), part)
+        chunks += b"0\r\nX-Trailer: 1\r\n\r\n"
+        for text, kept in (
+            (b"HTTP/1.1 200 OK\r\nCONTENT-LENGTH:%d\r\n\r\n%b" % (n, self.body), True),
+            (b"HTTP/1.1 200 \r\nTransfer-Encoding: Chunked\r\n\r\n" + chunks, True),
+            (
+                b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </>\r\n\r\n"
+                b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (n, self.body),
+                True,
+            ),
+            (
+                b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+                % (n, self.body),
+                False,
+            ),
+            (b"HTTP/1.0 200 OK\r\n\r\n" + self.body, False),
+        ):
+            with self.subTest(text=text):
+                file = io.BytesIO(text)
+                self.assertEqual(read_answer(file), (200, self.body, "", kept))
+                self.assertEqual(file.read(), b"")
+
+    def test_what_is_no_whole_answer_is_refused(self) -> None:
+        chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        for text in (
+            b"",
+            b"+OK\r\n\r\n",
+            b"HTTP/1.1 200",
+            b"HTTP/1.1 200 OK\r\nX: 1\r\n",
+            b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000 + b"\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\n" + b"X: 1\r\n" * 1000 + b"\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n{}",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}",
+            chunked + b"x\r\n\r\n",
+            chunked + b"-2\r\n{}\r\n0\r\n\r\n",
+            chunked + b"2\r\n{}\r\n",
+            chunked + b"5\r\n{}\r\n",
+        ):
+            with self.subTest(text=text[:80]):
+                self.assertRaises(ValueError, read_answer, io.BytesIO(text))
 
 
 class OnceTest(unittest.TestCase):
@@ -205,6 +257,23 @@ class OnceTest(unittest.TestCase):
             with self.assertRaises(semel.NotKept):
                 client.once("order-7", effect)
             self.assertEqual(effect.n, 1)
+
+    def test_a_completion_that_the_server_refuses_in_any_form_is_an_error(self) -> None:
+        client, effect, post, asked = new_client(), Effects(), Link.post, []
+
+        def refuse(link: Link, path: str, body: bytes, timeout: float) -> Any:
+            if b'{"complete"' not in body:
+                return post(link, path, body, timeout)
+            asked.append(body)
+            if len(asked) > 2:
+                raise AssertionError("it asks without end")
+            raise wire.Problem("forbidden", "no longer", "no")
+
+        with mock.patch.object(Link, "post", refuse), self.assertLogs("semel", "WARNING"):
+            with self.assertRaises(semel.Refused):
+                client.once("order-7", effect)
+        self.assertEqual(len(asked), 2)
+        self.assertIn(b"not_kept", asked[1])
 
     def test_a_result_that_the_server_refuses_for_any_reason_is_not_kept(self) -> None:
         client, effect, post = new_client(), Effects(), Link.post

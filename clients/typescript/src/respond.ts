@@ -1,6 +1,6 @@
 import type { CallOptions, Client } from "./client.js";
 import { InFlight, NotKept, Permanent, SemelError, Unknown } from "./errors.js";
-import type { Id } from "./key.js";
+import type { PartId } from "./key.js";
 
 /** What the middleware of a web framework needs. */
 export interface RespondOptions<Request> extends CallOptions {
@@ -8,7 +8,7 @@ export interface RespondOptions<Request> extends CallOptions {
 	 * Finds the id of a request, such as that of its event. The key is the path and this id. A request without an id
 	 * passes.
 	 */
-	key(request: Request): Exclude<Id, Uint8Array> | undefined;
+	key(request: Request): PartId | undefined;
 	/** Which statuses say that the request took effect. Others free its key. Default: 200 to 399. */
 	succeeded?(status: number): boolean;
 	/** The largest body, in bytes, that a repetition gets again. Default: 65,536. */
@@ -42,7 +42,7 @@ class NotDone extends Error {}
 export async function respondOnce<Request>(
 	client: Client,
 	url: string,
-	id: Exclude<Id, Uint8Array>,
+	id: PartId,
 	handle: () => Promise<Response>,
 	options: RespondOptions<Request>,
 ): Promise<Response | undefined> {

@@ -25,6 +25,8 @@ type call struct {
 	name string // of the key
 	path string // of the command
 	argv []string
+	// keeper is for the process group of the command.
+	keeper *keeper
 
 	stopWaiting, stopAsking context.CancelCauseFunc
 
@@ -41,8 +43,8 @@ type call struct {
 	out         *output
 }
 
-func newCall(f *flags, of semel.Key, name, path string, argv []string) *call {
-	return &call{flags: f, of: of, name: name, path: path, argv: argv, out: &output{to: f.Stdout, most: f.keep}}
+func newCall(f *flags, of semel.Key, name, path string, argv []string, k *keeper) *call {
+	return &call{flags: f, of: of, name: name, path: path, argv: argv, keeper: k, out: &output{to: f.Stdout, most: f.keep}}
 }
 
 var (
@@ -148,7 +150,7 @@ func (c *call) start(ctx context.Context, claim semel.Claim) (err error) {
 	}
 	c.began, c.attempt = time.Now(), claim.Attempt
 	env := append(os.Environ(), "SEMEL_KEY="+c.name, "SEMEL_ATTEMPT="+strconv.Itoa(claim.Attempt), "SEMEL_TOKEN="+strconv.FormatUint(uint64(claim.Token), 10))
-	c.process, err = startProcess(c.App, c.path, c.argv, env, c.out)
+	c.process, err = startProcess(c.App, c.keeper, c.path, c.argv, env, c.out)
 	c.unstarted = err
 	return err
 }

@@ -19,7 +19,14 @@ type process struct {
 	ended chan int // the status
 }
 
-func startProcess(a *term.App, path string, argv, env []string, out *output) (*process, error) {
+// keeper leads nothing: these systems have no process groups.
+type keeper struct{}
+
+func startKeeper() *keeper { return nil }
+
+func (*keeper) end() {}
+
+func startProcess(a *term.App, _ *keeper, path string, argv, env []string, out *output) (*process, error) {
 	p := &process{out: out, ended: make(chan int, 1)}
 	p.cmd = &exec.Cmd{Path: path, Args: argv, Env: env, Stdin: a.Stdin, Stdout: os.Stdout, Stderr: a.Stderr, WaitDelay: drainTime}
 	if out.most > 0 {

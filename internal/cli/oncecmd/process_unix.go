@@ -37,8 +37,8 @@ type process struct {
 	over bool       // the number of the group may be another group's
 }
 
-// startProcess starts a command in a process group of its own.
-func startProcess(a *term.App, path string, argv, env []string, out *output) (*process, error) {
+// startProcess starts a command in a process group of its own, which the keeper leads.
+func startProcess(a *term.App, k *keeper, path string, argv, env []string, out *output) (*process, error) {
 	p := &process{out: out, ended: make(chan int, 1), resumed: make(chan struct{}, 1)}
 	cmd := &exec.Cmd{Path: path, Args: argv, Env: env, Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{Setpgid: true}}
 	if file, ok := a.Stdin.(*os.File); ok {
@@ -56,8 +56,9 @@ func startProcess(a *term.App, path string, argv, env []string, out *output) (*p
 		defer writer.Close()
 		cmd.Stdout = writer
 	}
-	if p.keeper = startKeeper(); p.keeper != nil {
-		cmd.SysProcAttr.Pgid = p.keeper.cmd.Process.Pid
+	if k.isReady() {
+		p.keeper = k
+		cmd.SysProcAttr.Pgid = k.cmd.Process.Pid
 	}
 	if p.terminal = openTerminal(); p.terminal != nil {
 		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, int(p.terminal.file.Fd())
@@ -196,16 +197,19 @@ func (p *process) finish() {
 }
 
 // keeper leads the process group of the command. It ends the group when its input ends, which is
-// when this program ends.
+// when this program ends. A nil keeper leads nothing: the command then leads the group.
 type keeper struct {
-	cmd   *exec.Cmd
+	cmd   *exec.Cmd // nil when it has ended
 	alive io.Closer // its input
+	ready io.Reader // its output
 }
 
 // keeperScript ignores what the command may get, says so, and waits.
 const keeperScript = `trap '' HUP INT QUIT TERM TSTP TTIN TTOU USR1 USR2 ALRM; echo; read -r _; kill -KILL 0`
 
-// startKeeper returns nil if the host has no shell. The command then leads the group.
+// startKeeper returns nil if the host has no shell. A keeper takes as long to start as a store to
+// open, so the caller opens the store before it asks whether the keeper is ready. The caller must
+// end it.
 func startKeeper() *keeper {
 	cmd := exec.Command("/bin/sh", "-c", keeperScript)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -222,18 +226,26 @@ func startKeeper() *keeper {
 		_ = alive.Close()
 		return nil
 	}
-	k := &keeper{cmd, alive}
-	if n, _ := ready.Read(make([]byte, 1)); n == 0 {
-		k.end()
-		return nil
+	return &keeper{cmd, alive, ready}
+}
+
+// isReady waits until the keeper ignores signals. It returns false if there is none.
+func (k *keeper) isReady() bool {
+	if k == nil || k.cmd == nil {
+		return false
 	}
-	return k
+	n, _ := k.ready.Read(make([]byte, 1))
+	return n > 0
 }
 
 func (k *keeper) end() {
+	if k == nil || k.cmd == nil {
+		return
+	}
 	_ = k.cmd.Process.Kill() // it may have ended
 	_ = k.alive.Close()
 	_ = k.cmd.Wait() // a signal ended it
+	k.cmd = nil
 }
 
 // terminal is the controlling terminal of this program.

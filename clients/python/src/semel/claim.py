@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import json
 import logging
@@ -25,6 +26,8 @@ from .leases import now
 from .wire import Duration, Id, Problem
 
 _host = socket.gethostname()
+_strict = json.JSONEncoder(allow_nan=False).encode
+_NOT_KEPT = {"not_kept": True}
 _log = logging.getLogger("semel")
 _current: contextvars.ContextVar[Claim] = contextvars.ContextVar("semel-claim")
 
@@ -69,6 +72,16 @@ class Policy:
         if wire.seconds(self.lease) < 0.05:
             raise ValueError(f"semel: lease is {self.lease!r}: expected at least 50 ms")
 
+    @functools.cached_property
+    def _terms(self) -> str:
+        """The members that each claim has, without braces."""
+        members = {
+            "lease": wire.duration(self.lease),
+            "window": wire.duration(self.window),
+            "on_lease_expired": self.on_lease_expired,
+        }
+        return json.dumps(members)[1:-1]
+
 
 class Claim:
     """The right to take the effect of one key, for `with` and `async with`.
@@ -98,9 +111,6 @@ class Claim:
         self._facts = {
             "claim_id": uuid.uuid4().hex,
             "holder": policy.holder or f"{_host}:{os.getpid()}",
-            "lease": wire.duration(policy.lease),
-            "window": wire.duration(policy.window),
-            "on_lease_expired": policy.on_lease_expired,
             **facts,
         }
         self._call: Optional[Call] = None
@@ -170,7 +180,8 @@ class Claim:
 
     def _claim_call(self, patience: float, wait: float = 0) -> Call:
         # The server must hear a repetition before the lease of a lost answer has ended.
-        body = self.members + "," + json.dumps(self._facts)[1:-1]
+        facts = ",".join(f'"{name}":{json.dumps(fact)}' for name, fact in self._facts.items())
+        body = f"{self.members},{self._policy._terms},{facts}"
         return Call("claim", body, patience, wait, self.lease / 3)
 
     def _enter(self) -> Future[dict[str, Any]]:
@@ -361,19 +372,19 @@ class Claim:
                 f"semel: {self}: the effect is recorded, but not its result, which "
                 f"JSON cannot hold: {error}"
             )
-            return self._send("complete", result={"not_kept": True})
+            return self._send("complete", result=_NOT_KEPT)
 
     def _send(self, verb: str, **members: Any) -> Future[Any]:
         patience = wire.seconds(self._policy.retry_for)
         if verb == "complete":
             members["window"] = wire.duration(self._policy.window)
             patience = max(patience, self.lease)
-        self._verb, self._kept = verb, "not_kept" not in members
-        members["token"] = self.token
-        body = self.members + "," + json.dumps(members, allow_nan=False)[1:-1]
+        self._verb, self._kept = verb, members.get("result") != _NOT_KEPT
+        told = ",".join(f'"{name}":{_strict(member)}' for name, member in members.items())
+        body = f'{self.members},"token":"{self.token}"' + (told and "," + told)
         if verb == "complete" and self._kept and len(body) > MOST_BYTES:
             _log.warning("%s: the result is not kept: it has %d bytes", self, len(body))
-            return self._send("complete", result={"not_kept": True})
+            return self._send("complete", result=_NOT_KEPT)
         call = Call(verb, body, patience)
         if verb == "complete":  # the lease must last until this is answered
             call.answer.add_done_callback(lambda _: self._engine.leases.drop(self))
@@ -387,7 +398,7 @@ class Claim:
         refused = problem.retry == "no" and problem.kind != "stale-token"
         if self._verb == "complete" and self._kept and refused:
             _log.warning("%s: the result is not kept: %s", self, problem.detail)
-            return self._send("complete", result={"not_kept": True})
+            return self._send("complete", result=_NOT_KEPT)
         if self._verb != "complete":  # the lease ends by itself, and the body has raised
             # If the token is stale, an earlier try gave the key back, or the lease was lost.
             if problem.kind != "stale-token":
@@ -414,6 +425,9 @@ class Claim:
 
 
 def is_async(fn: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+    if inspect.iscoroutinefunction(fn):
+        return True
+    # A function is called itself, and an object by a method of its class.
+    return not inspect.isfunction(fn) and inspect.iscoroutinefunction(
         getattr(fn, "__call__", None)  # noqa: B004
     )
