@@ -147,7 +147,7 @@ func (b *batch) attempt(ctx context.Context, todo []int) *attemptError {
 		}
 	}
 	claiming, end := b.g.BeginStep(ctx, semel.StepClaim, len(reqs))
-	err = u.decide(claiming, reqs, answers, optimistic())
+	err = u.decide(claiming, reqs, answers, optimistic(), &b.g.mostly)
 	end(common(answers), err)
 	if err != nil {
 		return b.unclaimed(todo, err)
@@ -212,8 +212,8 @@ func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.BatchItem
 	s := &attemptError{stage: running}
 	for _, item := range fresh {
 		s.todo = append(s.todo, item.Index)
-		u.keys = append(u.keys, u.hasher.Key(item.Call.Key))
 	}
+	u.held = fresh
 	under, end := b.g.BeginStep(ctx, semel.StepEffect, len(fresh))
 	returned := false
 	defer func() {
