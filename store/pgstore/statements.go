@@ -1,8 +1,10 @@
 package pgstore
 
 import (
+	"math/bits"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
@@ -58,9 +60,7 @@ const lookSQL = clock + `
 SELECT r.key, t.until, t.seen, t.token, t.fingerprint, t.attempt, t.owner, t.result, clock.now{+, t.scope, t.id}{@, t.origin}
 FROM clock, ` + readParams
 
-// readParams reads each row by the primary key. OFFSET 0 keeps the planner from a join that
-// reads the whole table: a plan that was made while the table was small may be kept.
-const readParams = `unnest((SELECT $2::uuid[])) AS r (key) LEFT JOIN LATERAL (SELECT * FROM {keys} AS t WHERE t.key = r.key OFFSET 0) AS t ON true`
+const readParams = `unnest((SELECT $2::uuid[])) AS r (key) LEFT JOIN {keys} AS t ON t.key = r.key`
 
 // putSQL gives rows to new owners, if they are still as they were read. Each
 // change of a row changes its token, its end, or whether it has an owner. A
@@ -123,7 +123,7 @@ const sameParams = `unnest((SELECT $2::uuid[]), (SELECT $4::bigint[]){+, (SELECT
 // rows.
 const optimisticMostSQL = clock + `, r AS MATERIALIZED (SELECT * FROM ` + sameParams + `), known AS MATERIALIZED (
 	SELECT t.key, t.until, t.seen, t.token, t.fingerprint, t.attempt, t.owner, t.result{+, t.scope, t.id}
-	FROM r CROSS JOIN LATERAL (SELECT * FROM {keys} AS t WHERE t.key = r.key OFFSET 0) AS t), made AS (
+	FROM r JOIN {keys} AS t ON t.key = r.key), made AS (
 	INSERT INTO {keys} (key, until, seen, token{+, scope, id}{@, origin})
 	` + sameRow + `
 	FROM clock, r WHERE NOT EXISTS (SELECT FROM known WHERE known.key = r.key)
@@ -201,6 +201,26 @@ WHERE (t.key > $2::uuid OR $3::boolean) AND (t.owner IS NOT NULL OR t.until > cl
 	WHEN 2 THEN t.owner IS NULL
 	ELSE get_byte(t.owner, 0) = 1 AND t.until <= clock.now END{+ AND ($6::bytea IS NULL OR t.scope = $6)}
 ORDER BY t.key LIMIT $5`
+
+// plans makes the server plan statements again when the table has grown. A prepared
+// statement keeps its plan until the table is analyzed. If the table was small then, the
+// plan may read all of it, which takes longer with each row.
+type plans struct{ claimed atomic.Uint64 }
+
+// grew counts claimed keys.
+func (p *plans) grew(keys int) { p.claimed.Add(uint64(keys)) }
+
+// firstPlans is how many keys the first plans are for, as a power of 2.
+const firstPlans = 11
+
+// text returns a statement with a comment that changes whenever the number of claimed keys
+// has doubled.
+func (p *plans) text(sql string) string {
+	if n := bits.Len64(p.claimed.Load()); n > firstPlans {
+		return sql + " /* plan " + strconv.Itoa(n) + " */"
+	}
+	return sql
+}
 
 // columns are the optional columns of the table of keys.
 type columns struct{ ids, origins bool }

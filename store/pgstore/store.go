@@ -41,6 +41,7 @@ type Store struct {
 	patience time.Duration
 	known    share
 	optimism optimism
+	plans    plans
 	scopes   sync.Map // the rows of the scopes that BindScope has seen: name to []byte
 
 	leastOptimistic int
@@ -253,7 +254,7 @@ type rowQuerier interface {
 
 // query sends one statement in one round trip, whatever the pgx mode of the pool.
 func (s *Store) query(ctx context.Context, q querier, sql string, args ...any) (pgx.Rows, error) {
-	return q.Query(ctx, sql, append([]any{s.mode()}, args...)...)
+	return q.Query(ctx, s.plans.text(sql), append([]any{s.mode()}, args...)...)
 }
 
 func (s *Store) queryRow(ctx context.Context, q rowQuerier, sql string, args ...any) pgx.Row {

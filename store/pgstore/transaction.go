@@ -91,7 +91,7 @@ func (u *guardTx) queue(b *pgx.Batch, sql string, args ...any) error {
 		}
 		args = texts
 	}
-	b.Queue(sql, args...)
+	b.Queue(u.plans.text(sql), args...)
 	return nil
 }
 
