@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import enum
+import functools
 import http.client
 import io
 import os
@@ -15,6 +16,8 @@ import threading
 import unittest
 import urllib.error
 import uuid
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -352,16 +355,88 @@ class OnceTest(unittest.TestCase):
         with self.assertRaisesRegex(semel.Unavailable, "nothing ran.*is `semel serve` running"):
             gone.once("order-7", Effects())
 
-    def test_a_function_that_returns_a_coroutine_is_refused_before_its_effect(self) -> None:
-        client, charge = new_client(), Effects()
+    def test_a_function_whose_body_did_not_run_is_refused(self) -> None:
+        charge = Effects()
 
-        async def effect() -> None:
+        async def coroutine() -> None:
             charge()
 
-        with self.assertRaisesRegex(TypeError, "async def"):
-            client.once("order-7", lambda: effect())
-        self.assertEqual(client.once("order-7", charge), "receipt")
-        self.assertEqual(charge.n, 1)
+        def generator() -> Iterator[Any]:
+            yield charge()
+
+        async def async_generator() -> AsyncIterator[Any]:
+            yield charge()
+
+        async def forgets_to_await() -> Any:
+            return coroutine()
+
+        async def forgets_to_iterate() -> Any:
+            return async_generator()
+
+        class Callable:
+            def __call__(self) -> Any:
+                return generator()
+
+        for effect in (
+            lambda: coroutine(),
+            generator,
+            async_generator,
+            functools.partial(generator),
+            Callable(),
+            forgets_to_await,
+            forgets_to_iterate,
+        ):
+            with self.subTest(effect=effect):
+                client, charge.n = new_client(), 0
+
+                async def call(client: Any = client, effect: Any = effect) -> None:
+                    await client.once("order-7", effect)
+
+                with self.assertRaisesRegex(TypeError, "did not run"):
+                    if asyncio.iscoroutinefunction(effect):
+                        asyncio.run(call())
+                    else:
+                        client.once("order-7", effect)
+                self.assertEqual(client.lookup(["order-7"])[0]["state"], "absent")
+                self.assertEqual(client.once("order-7", charge), "receipt")
+                self.assertEqual(charge.n, 1)
+        outcome = new_client().once_each([1], lambda _: generator(), int)[0]
+        self.assertIsInstance(outcome.error, TypeError)
+
+    def test_a_function_that_returns_work_under_way_leaves_the_outcome_open(self) -> None:
+        class Query:
+            def __await__(self) -> Any: ...
+
+        def future() -> Any:
+            return asyncio.get_running_loop().create_future()
+
+        for effect in (Query, future, Future):
+            client = new_client()
+
+            async def call(client: Any = client, effect: Any = effect) -> None:
+                client.once("order-7", effect)
+
+            with self.assertRaisesRegex(TypeError, "may have happened"):
+                asyncio.run(call())
+            with self.assertRaises(semel.Unknown):
+                client.once("order-7", Effects())
+
+    def test_a_body_that_sets_work_as_its_result_leaves_the_outcome_open(self) -> None:
+        client = new_client()
+
+        async def coroutine() -> None:
+            self.fail("it runs")
+
+        async def body() -> None:
+            async with client.claim("async") as claim:
+                claim.result = coroutine()
+
+        with self.assertRaisesRegex(TypeError, "coroutine"):
+            asyncio.run(body())
+        with self.assertRaisesRegex(TypeError, "generator"), client.claim("sync") as claim:
+            claim.result = (x for x in "ab")
+        states = [record["state"] for record in client.lookup(["async", "sync"])]
+        self.assertEqual(states, ["unknown", "unknown"])
 
     def test_errors_can_be_pickled(self) -> None:
         error = semel.InFlight("x")

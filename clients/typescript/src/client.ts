@@ -148,6 +148,9 @@ export class Client {
 		let value: T;
 		try {
 			value = await fn(held);
+			if (isIterator(value)) {
+				throw new TypeError(`semel: ${name(key)}: the function returned a generator, and its body did not run`);
+			}
 		} catch (reason) {
 			await this.#giveBack(held, policy, reason);
 			throw reason;
@@ -262,6 +265,16 @@ export class Client {
 			await send("release", "");
 		}
 	}
+}
+
+/** Reports whether a value is work to be done: a generator runs when somebody iterates over it. */
+function isIterator(value: unknown): boolean {
+	const found = value as { next?: unknown; [Symbol.iterator]?: unknown; [Symbol.asyncIterator]?: unknown } | null;
+	return (
+		typeof found === "object" &&
+		typeof found?.next === "function" &&
+		(Symbol.iterator in found || Symbol.asyncIterator in found)
+	);
 }
 
 /** The member of a completion whose value cannot be kept. */

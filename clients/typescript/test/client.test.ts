@@ -48,6 +48,26 @@ test("an error after which a request may have arrived leaves the outcome open", 
 	}
 });
 
+test("a function whose body did not run is refused", async () => {
+	let runs = 0;
+	async function* events() {
+		yield ++runs;
+	}
+	for (const [id, fn] of Object.entries<() => unknown>({
+		*generator() {
+			yield ++runs;
+		},
+		asyncGenerator: events,
+		promised: async () => events(),
+		lazily: () => [1].values(),
+	})) {
+		await assert.rejects(client.once(id, fn), /its body did not run/);
+		assert.equal((await client.lookup([id]))[0]?.state, "absent");
+		assert.equal((await client.once(id, () => "second")).value, "second");
+	}
+	assert.equal(runs, 0);
+});
+
 test("a claim whose answer was lost is given back", async () => {
 	let lost = false;
 	const between = createServer(async (req, res) => {

@@ -13,10 +13,11 @@ import os
 import socket
 import sys
 import uuid
+from collections.abc import Awaitable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, Callable, Optional
 
 from . import doubt, errors, wire
@@ -29,6 +30,7 @@ _host = socket.gethostname()
 _strict = json.JSONEncoder(allow_nan=False).encode
 _NOT_KEPT = {"not_kept": True}
 _log = logging.getLogger("semel")
+_WORK: tuple[Any, ...] = (GeneratorType, AsyncGeneratorType, Future, Awaitable)
 _current: contextvars.ContextVar[Claim] = contextvars.ContextVar("semel-claim")
 
 
@@ -153,6 +155,7 @@ class Claim:
                     self.result = await fn(*args, **kwargs)
                 finally:
                     _current.reset(token)
+                refuse_work(self.result)
         return self.result
 
     def take_effect(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
@@ -163,9 +166,7 @@ class Claim:
             self.result = fn(*args, **kwargs)
         finally:
             _current.reset(token)
-        if inspect.iscoroutine(self.result):
-            self.result.close()
-            raise TypeError("semel: the function returned a coroutine: declare it with async def")
+        refuse_work(self.result)
 
     # From the request to its decision.
 
@@ -366,6 +367,11 @@ class Claim:
         if result is None:
             return self._send("complete")
         try:
+            refuse_work(result)
+        except TypeError as work:  # the body ran, and nobody knows what of it is the effect
+            self._unfit = work
+            return self._send_end(errors.Unknown())
+        try:
             return self._send("complete", result={"json": result})
         except Exception as error:  # whatever the result is, the effect has happened
             self._unfit = TypeError(
@@ -422,6 +428,27 @@ class Claim:
         if self._task is not None and not self._ended:
             self._cancelled = True
             self._task.cancel()
+
+
+def refuse_work(result: Any) -> None:
+    """Raises a TypeError for a result that is work to be done, and not what came of it."""
+    if not isinstance(result, _WORK):
+        return
+    what = f"semel: the result is a {type(result).__name__}"
+    if _begun(result):
+        what += ", whose work may have happened: return what comes of it"
+        raise TypeError(what) from errors.Unknown(what)
+    if not isinstance(result, AsyncGeneratorType):
+        result.close()
+    raise TypeError(what + ", whose body did not run: await it, or iterate over it, and return")
+
+
+def _begun(work: Any) -> bool:
+    if isinstance(work, CoroutineType):
+        return inspect.getcoroutinestate(work) != inspect.CORO_CREATED
+    if isinstance(work, GeneratorType):
+        return inspect.getgeneratorstate(work) != inspect.GEN_CREATED
+    return not isinstance(work, AsyncGeneratorType)  # a future has a task or a thread
 
 
 def is_async(fn: Callable[..., Any]) -> bool:
