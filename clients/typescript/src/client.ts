@@ -1,6 +1,8 @@
 import { randomBytes } from "node:crypto";
 import os from "node:os";
 import { Caller, Problem, type Reply } from "./caller.js";
+import { look, now } from "./clock.js";
+import { within } from "./current.js";
 import { leaves } from "./doubt.js";
 import {
 	InFlight,
@@ -140,7 +142,7 @@ export class Client {
 			throw notRun(key, reply);
 		}
 		const held = new Held(key, reply, policy);
-		if (held.validUntil <= performance.now()) {
+		if (held.validUntil <= now()) {
 			await this.#giveBack(held, policy, undefined); // the process was stopped meanwhile
 			throw new InFlight(`semel: ${name(key)}: the lease ended before the function began`, undefined, 0);
 		}
@@ -159,13 +161,16 @@ export class Client {
 		return { value, replayed: false };
 	}
 
-	/** Returns a function that runs once for the key that `key` finds in its arguments. */
+	/**
+	 * Returns a function that runs once for the key that `key` finds in its arguments. In it, `current` returns the
+	 * claim.
+	 */
 	wrap<A extends unknown[], T>(
 		key: (...args: A) => Id,
 		fn: (...args: A) => T | Promise<T>,
 		options?: CallOptions,
 	): (...args: A) => Promise<Outcome<T>> {
-		return (...args) => this.once(key(...args), () => fn(...args), options);
+		return (...args) => this.once(key(...args), (claim) => within(claim, () => fn(...args)), options);
 	}
 
 	/** Returns the record of each key. Its `state` is absent, claimed, done or unknown. */
@@ -175,6 +180,17 @@ export class Client {
 			.request("/v1/lookup", `{"items":[${items.join()}]}`)
 			.catch((problem) => raise("lookup", problem, false));
 		return reply.items as Reply[];
+	}
+
+	/** Settles an unknown key, by a person's decision. This needs the role operator. */
+	async resolve(
+		id: Id,
+		{ happened, reason }: { happened: boolean; reason: string },
+		scope = this.#policy.scope,
+	): Promise<void> {
+		const key = keyMembers(scope, id);
+		const members = JSON.stringify({ as: happened ? "done" : "absent", reason }).slice(1);
+		await this.#caller.request("/v1/resolve", `{${key},${members}`).catch((problem) => raise(key, problem, false));
 	}
 
 	async #claim(key: string, policy: CallOptions & Required<Policy>): Promise<Reply> {
@@ -315,11 +331,8 @@ class Held implements Claim, Renewed {
 		this.lease = policy.lease;
 		this.renewUntil = Number(reply.sent) + policy.renewFor;
 		this.attempt = Number(reply.attempt ?? 1);
-		if (typeof reply.token !== "string") {
-			throw new TypeError(`semel: ${name(key)}: the server granted a claim without a token`);
-		}
-		this.#token = reply.token;
-		this.validUntil = Number(reply.sent) + policy.lease;
+		this.#token = String(reply.token);
+		this.validUntil = Number(reply.sent) + Number(reply.lease_ms);
 	}
 
 	get token(): bigint {
@@ -327,6 +340,9 @@ class Held implements Claim, Renewed {
 	}
 
 	get signal(): AbortSignal {
+		if (this.validUntil <= look()) {
+			this.lose("the lease ended while the process was stopped");
+		}
 		if (this.#abort === undefined) {
 			this.#abort = new AbortController();
 			if (this.#lost !== undefined) {
@@ -347,7 +363,7 @@ class Held implements Claim, Renewed {
 	}
 
 	lose(why: string): void {
-		if (this.#ended) {
+		if (this.#ended || this.#lost !== undefined) {
 			return;
 		}
 		this.#lost = new LeaseLost(`semel: ${name(this.key)}: ${why}`);
@@ -415,7 +431,7 @@ function notRun(key: string, reply: Reply): SemelError {
 			return new InFlight(
 				`semel: ${name(key)}: another call holds the key${by}`,
 				holder,
-				Number(reply.retry_after_ms ?? 1000),
+				typeof reply.retry_after_ms === "number" ? reply.retry_after_ms : 1000,
 			);
 	}
 }

@@ -1,4 +1,5 @@
-import type { CallOptions, Client } from "./client.js";
+import type { CallOptions, Claim, Client } from "./client.js";
+import { within } from "./current.js";
 import { SemelError } from "./errors.js";
 import { fingerprint } from "./key.js";
 
@@ -48,8 +49,8 @@ export function tool<A, E extends Extra, R extends Result>(
 		const caller = options.caller ? options.caller(extra) : (extra.authInfo?.clientId ?? "");
 		const named = extra._meta?.[options.meta ?? "idempotencyKey"];
 		const id = fingerprint({ caller, name, ...(named === undefined ? { args } : { named }) });
-		const run = async () => {
-			const result = await handler(args, extra);
+		const run = async (claim: Claim) => {
+			const result = await within(claim, () => handler(args, extra));
 			if (result.isError) {
 				throw new ToolFailed(result);
 			}

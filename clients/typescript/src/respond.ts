@@ -1,4 +1,5 @@
 import type { CallOptions, Client } from "./client.js";
+import { within } from "./current.js";
 import { InFlight, NotKept, Permanent, SemelError, Unknown } from "./errors.js";
 import type { PartId } from "./key.js";
 
@@ -49,7 +50,11 @@ export async function respondOnce<Request>(
 	const path = url.split("?", 1)[0] as string;
 	try {
 		const bounded = { origin: path, ...options, renewFor: options.renewFor ?? renewFor };
-		const outcome = await client.once([path, id].flat(), async () => remembered(await handle(), options), bounded);
+		const outcome = await client.once(
+			[path, id].flat(),
+			async (claim) => remembered(await within(claim, handle), options),
+			bounded,
+		);
 		return outcome.replayed ? { ...outcome.value, headers: { "semel-decision": "duplicate" } } : undefined;
 	} catch (reason) {
 		if (reason instanceof NotDone) {
