@@ -130,8 +130,14 @@ func (b broker) consume(e Env, name, store string, open func(context.Context, *E
 // input is what a consumer finds in the queue.
 func (b broker) input() records.Input { return records.Input{Seed: inputSeed, Records: b.records} }
 
-// measure measures the rate of a backlog, and then latencies.
-func (b broker) measure(ctx context.Context, name string, in records.Input, distinct bool, open func(pipeline.Sink) (pipeline.Session, error)) (_ map[string]float64, err error) {
+// measure measures the rate of a backlog, and then latencies, with a sink that counts.
+func (b broker) measure(ctx context.Context, name string, in records.Input, distinct bool, open func(pipeline.Sink) (pipeline.Session, error)) (map[string]float64, error) {
+	return b.measureInto(ctx, name, in, distinct, func(m *meter) (pipeline.Session, error) { return open(counter{m}) }, nil)
+}
+
+// measureInto is measure for any sink. If the sink does not count the messages that it
+// handles, count does so at the end.
+func (b broker) measureInto(ctx context.Context, name string, in records.Input, distinct bool, open func(*meter) (pipeline.Session, error), count func(context.Context, *meter) error) (_ map[string]float64, err error) {
 	server, err := b.start(ctx)
 	if err != nil {
 		return nil, err
@@ -142,7 +148,7 @@ func (b broker) measure(ctx context.Context, name string, in records.Input, dist
 	}
 	paced := records.Input{Seed: in.Seed, Records: in.Records + 5*b.rate} // the same ids, and more
 	m := newMeter(paced)
-	session, err := open(counter{m})
+	session, err := open(m)
 	if err != nil {
 		return nil, err
 	}
@@ -161,10 +167,10 @@ func (b broker) measure(ctx context.Context, name string, in records.Input, dist
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := context.WithCancel(ctx)
+	running, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 1)
-	go func() { ended <- runner.Run(ctx) }()
+	go func() { ended <- runner.Run(running) }()
 	if err := m.await(in.Records, ended); err != nil {
 		return nil, err
 	}
@@ -178,6 +184,11 @@ func (b broker) measure(ctx context.Context, name string, in records.Input, dist
 	stop()
 	if err := <-ended; err != nil {
 		return nil, err
+	}
+	if count != nil {
+		if err := count(ctx, m); err != nil {
+			return nil, err
+		}
 	}
 	if b.rate == 0 {
 		return map[string]float64{name: rate}, m.check(distinct)
