@@ -54,12 +54,13 @@ func brokers(e Env) []Benchmark {
 	for _, b := range []broker{natsBroker(e), rabbitBroker(e), sqsBroker(e)} {
 		for _, store := range []struct {
 			name, about string
+			target      float64
 			open        func(context.Context, *Env) (semel.Store, func() error, error)
 		}{
-			{"embedded", "an embedded store that syncs each batch", openEmbedded},
-			{"redis", "Redis over loopback with an append-only file synced every second", openSharedRedis},
+			{"embedded", "an embedded store that syncs each batch", 0.7, openEmbedded},
+			{"redis", "Redis over loopback with an append-only file synced every second", 0.6, openSharedRedis}, // a message needs two scripted writes
 		} {
-			consume := b.consume(e, b.name+"-"+store.name, store.about, store.open)
+			consume := b.consume(e, b.name+"-"+store.name, store.about, store.target, store.open)
 			if store.name == "redis" {
 				consume.rivals = append(consume.rivals, b.consumePlainRedis(consume.Name))
 			}
@@ -95,7 +96,7 @@ func openSharedRedis(ctx context.Context, _ *Env) (semel.Store, func() error, er
 }
 
 // consume is the benchmark of a consumer with this store.
-func (b broker) consume(e Env, name, store string, open func(context.Context, *Env) (semel.Store, func() error, error)) Benchmark {
+func (b broker) consume(e Env, name, store string, target float64, open func(context.Context, *Env) (semel.Store, func() error, error)) Benchmark {
 	ours := func(ctx context.Context) (_ map[string]float64, err error) {
 		keys, end, err := open(ctx, &e)
 		if err != nil {
@@ -119,7 +120,7 @@ func (b broker) consume(e Env, name, store string, open func(context.Context, *E
 			peerVersion: linked(b.module),
 			peer:        peer,
 			figures: []figure{
-				{name: name, unit: "messages/s", target: 0.7},
+				{name: name, unit: "messages/s", target: target},
 				{name: name + "-p50", unit: "ms", lessIsBetter: true},
 				{name: name + "-p99", unit: "ms", lessIsBetter: true},
 			},
