@@ -73,7 +73,8 @@ check: ## Check format, vet, staticcheck, architecture, the harness of bench, th
 vulncheck: ## Look for known vulnerabilities in what the program calls; needs their database
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...
 
-# Servers keep their data in memory where there is room: their machine survives the tests.
+# Servers and tests keep their files in memory where there is room: the machine survives the
+# tests. $(SERVED) sets TMPDIR.
 test race sampled plain counts faults: export SEMEL_SERVICES_DIR ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "/dev/shm" }')
 
 # With -short, tests of every operation, or of many random ones, run a sample, which
