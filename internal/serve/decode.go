@@ -37,16 +37,17 @@ var parsers = sync.Pool{New: func() any { p := jsonid.NewParser(); return &p }}
 
 // body returns the value of a body that is JSON.
 func body(text []byte) ([]byte, error) {
-	switch {
-	case len(bytes.TrimSpace(text)) == 0:
+	switch value := bytes.TrimSpace(text); {
+	case len(value) == 0:
 		return nil, errors.New("the body is empty: expected a JSON object")
 	case !json.Valid(text):
-		var value any
-		return nil, fmt.Errorf("the body is not JSON: %w", json.Unmarshal(text, &value))
+		var read any
+		return nil, fmt.Errorf("the body is not JSON: %w", json.Unmarshal(text, &read))
 	case !utf8.Valid(text):
 		return nil, errors.New("the body is not UTF-8: write bytes as base64")
+	default:
+		return value, nil
 	}
-	return jsontext.Trim(text), nil
 }
 
 // members calls set with the index in names of each member of an object.

@@ -13,9 +13,9 @@ const server = process.env.SEMEL_URL ?? "http://127.0.0.1:4196";
 /** Writes an answer, whose body has these bytes. */
 type Write = (socket: Socket, body: Buffer) => unknown;
 
-/** Starts a server in between that writes answers in its own way, and returns its URL and how many connections it had. */
+/** Starts a server in between that writes answers in its own way. It counts connections, and the claims of each request. */
 async function between(write: Write) {
-	const seen = { connections: 0 };
+	const seen = { connections: 0, claims: [] as number[] };
 	const sockets = new Set<Socket>();
 	const serve = async (socket: Socket) => {
 		let request = "";
@@ -26,6 +26,10 @@ async function between(write: Write) {
 				continue;
 			}
 			request = "";
+			const items: Record<string, unknown>[] = JSON.parse(body).items;
+			if (items[0]?.claim !== undefined) {
+				seen.claims.push(items.length);
+			}
 			const answer = await fetch(server + head.split(" ")[1], {
 				method: "POST",
 				headers: { "content-type": "application/json" },
@@ -149,6 +153,24 @@ for (const [fault, write] of Object.entries(faults)) {
 		);
 	});
 }
+
+test("calls that are made together share requests, and not all of them one", async () => {
+	const { url, seen } = await between((socket, body) =>
+		socket.write(`HTTP/1.1 200 OK\r\nContent-Length: ${body.length}\r\n\r\n${body}`),
+	);
+	const client = new Client({ url, scope });
+	const calls = Array.from({ length: 100 }, (_, n) => client.once(`together-${n}`, () => n));
+	const outcomes = await Promise.all(calls);
+	assert.deepEqual(
+		outcomes.map(({ value }) => value),
+		Array.from(calls.keys()),
+	);
+	assert.deepEqual(
+		seen.claims.sort((a, b) => b - a),
+		[32, 32, 32, 4],
+	);
+	assert.equal(seen.connections, 4);
+});
 
 test("a connection that the server closed is replaced", async () => {
 	const { url, seen } = await between((socket, body) => {
