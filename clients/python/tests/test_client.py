@@ -860,6 +860,8 @@ class AnswerTest(unittest.TestCase):
             {"items": [{"error": {"status": "x", "retry": 1, "retry_after_ms": "x"}}]},
             {"items": [{"decision": "fresh"}]},
             {"items": [{"decision": "fresh", "token": "7", "lease_ms": "x"}]},
+            {"items": [{"decision": "fresh", "token": "x", "lease_ms": 9000}]},
+            {"items": [{"decision": "fresh", "token": "7", "lease_ms": 9000, "attempt": "x"}]},
         ):
             client, asked = new_client(), []
 

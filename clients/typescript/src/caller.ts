@@ -162,7 +162,6 @@ export class Caller {
 				return;
 			}
 			for (const operation of operations) {
-				operation.inDoubt ||= problem.retry === "same";
 				this.#fail(operation, problem);
 			}
 			return;
@@ -188,6 +187,7 @@ export class Caller {
 	}
 
 	#fail(operation: Operation, problem: Problem): void {
+		operation.inDoubt ||= problem.retry === "same";
 		if (problem.kind === "stale-token" && operation.verb === "release" && operation.inDoubt) {
 			operation.resolve({}); // its first try gave the key back
 		} else if (problem.retry === "no" || !this.#again(operation, problem.after, operation.deadline)) {

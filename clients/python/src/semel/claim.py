@@ -223,7 +223,7 @@ class Claim:
         assert self._call is not None
         decision = answer.get("decision")
         if decision == "fresh":
-            self.token, self.attempt = str(answer["token"]), int(answer.get("attempt", 1))
+            self.token, self.attempt = str(answer["token"]), answer.get("attempt", 1)
             self.valid_until = self._call.sent + answer["lease_ms"] / 1000
             if self._policy.renew_for is not None:
                 self.renew_until = self._call.sent + wire.seconds(self._policy.renew_for)
@@ -267,7 +267,8 @@ class Claim:
         error = kind(f"semel: {self}: {what}" + (f" (held by {holder})" if holder else ""))
         error.holder = holder
         error.origin, error.request_id = answer.get("origin", ""), answer.get("request_id", "")
-        error.retry_after = answer.get("retry_after_ms", 1000) / 1000
+        after = answer.get("retry_after_ms")
+        error.retry_after = after / 1000 if isinstance(after, (int, float)) else 1.0
         return error
 
     def _too_late(self) -> errors.InFlight:
@@ -291,7 +292,7 @@ class Claim:
         """Gives back what nobody waits for any more."""
         if not asked.exception() and asked.result().get("decision") == "fresh":
             answer = asked.result()
-            self.token, self.attempt = str(answer["token"]), int(answer.get("attempt", 1))
+            self.token, self.attempt = str(answer["token"]), answer.get("attempt", 1)
             self._give_back()
 
     def _give_back(self) -> Future[Any]:

@@ -191,4 +191,6 @@ def _readable(answer: dict[str, Any]) -> bool:
     """Reports whether a granted claim has what its holder needs."""
     if answer.get("decision") != "fresh":
         return True
-    return bool(answer.get("token")) and isinstance(answer.get("lease_ms"), (int, float))
+    token, lease, attempt = answer.get("token"), answer.get("lease_ms"), answer.get("attempt", 1)
+    granted = isinstance(token, str) and token.isdigit() and isinstance(lease, (int, float))
+    return granted and isinstance(attempt, int)
