@@ -115,6 +115,11 @@ type spiller struct {
 // writeRun writes the current done keys of segments to a run.
 func (m *maintenance) writeRun(ctx context.Context, group []*segment) (*sortedRun, error) {
 	p := &spiller{m: m, group: group}
+	most := int64(0)
+	for _, g := range group {
+		most += g.summary.entries // sealed, so it does not change
+	}
+	p.entries = make([]spilled, 0, most)
 	for _, g := range group {
 		if ctx.Err() != nil {
 			return nil, interrupted(ctx)
