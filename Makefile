@@ -9,8 +9,8 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # Lists packages. The race detector makes tests up to ten times slower. It runs for packages
 # whose own code starts goroutines or takes locks, and not for verbs and whole programs, whose
-# goroutines are those of the packages below. Where it costs minutes, it runs for a quarter of
-# the tests, drawn in each run. test-full has it for all.
+# goroutines are those of the packages below. Where it costs minutes, it runs for an eighth
+# of the tests, drawn in each run. test-full has it for all.
 PACKAGES = $(GO) run ./tools/packages
 # The servers that `make services` starts: names from `go run ./tools/services list`. Empty: all.
 SERVICES ?=

@@ -31,6 +31,7 @@ const minServer = 140000
 type Store struct {
 	opts     Options
 	pool     *pgxpool.Pool
+	asTexts  bool // batches on the pool send their arguments as text
 	owned    bool // the store must close the pool
 	hasher   hasher
 	secret   []byte  // of the hasher
@@ -125,7 +126,8 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, pool: pool, wait: lockTimeout(o.LockWait), patience: answerWait + o.LockWait, leastOptimistic: leastOptimistic}
+	mode := pool.Config().ConnConfig.DefaultQueryExecMode // a copy of the whole configuration, which no call should make
+	s := &Store{opts: o, pool: pool, asTexts: mode == pgx.QueryExecModeExec || mode == pgx.QueryExecModeSimpleProtocol, wait: lockTimeout(o.LockWait), patience: answerWait + o.LockWait, leastOptimistic: leastOptimistic}
 	if err := within(ctx, s.patience, s.checkServer); err != nil {
 		return nil, fmt.Errorf("pgstore: open: %w", failure(err))
 	}

@@ -83,8 +83,7 @@ func (u *guardTx) queue(b *pgx.Batch, sql string, args ...any) error {
 			args = args[1:]
 		}
 	}
-	switch u.conn.Conn().Config().DefaultQueryExecMode {
-	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
+	if u.asTexts {
 		texts, err := textual(u.conn.Conn().TypeMap(), args)
 		if err != nil {
 			return err

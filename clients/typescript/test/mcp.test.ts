@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { Client as McpClient } from "@modelcontextprotocol/sdk/client/index.js";
 import { InMemoryTransport } from "@modelcontextprotocol/sdk/inMemory.js";
 import { McpServer } from "@modelcontextprotocol/sdk/server/mcp.js";
-import { Client } from "semel";
+import { Client, current } from "semel";
 import { type ToolOptions, tool } from "semel/mcp";
 import { z } from "zod";
 
@@ -51,19 +51,21 @@ interface Extra {
 
 test("a caller that connects again is the same caller", async () => {
 	let runs = 0;
-	const pay = async (_: { amount: number }) => ({ content: [{ type: "text" as const, text: `run ${++runs}` }] });
+	const pay = async (_: { amount: number }) => ({
+		content: [{ type: "text" as const, text: `run ${++runs}, attempt ${current().attempt}` }],
+	});
 	const name = `pay-${randomUUID()}`;
 	const called = async (options: ToolOptions<Extra>, extra: Extra) =>
 		(await tool(new Client(), name, pay, options)({ amount: 5 }, extra)).content[0]?.text;
 	const authInfo = { clientId: "agent" };
-	assert.equal(await called({}, { sessionId: "1" }), "run 1");
-	assert.equal(await called({}, { sessionId: "2" }), "run 1");
-	assert.equal(await called({}, { sessionId: "2", authInfo }), "run 2");
-	assert.equal(await called({}, { sessionId: "3", authInfo }), "run 2");
+	assert.equal(await called({}, { sessionId: "1" }), "run 1, attempt 1");
+	assert.equal(await called({}, { sessionId: "2" }), "run 1, attempt 1");
+	assert.equal(await called({}, { sessionId: "2", authInfo }), "run 2, attempt 1");
+	assert.equal(await called({}, { sessionId: "3", authInfo }), "run 2, attempt 1");
 
 	// Several users behind one clientId.
 	const users: ToolOptions<Extra> = { caller: ({ user }) => user ?? "" };
-	assert.equal(await called(users, { authInfo, user: "alice" }), "run 3");
-	assert.equal(await called(users, { authInfo, user: "bob" }), "run 4");
-	assert.equal(await called(users, { authInfo, user: "alice", sessionId: "4" }), "run 3");
+	assert.equal(await called(users, { authInfo, user: "alice" }), "run 3, attempt 1");
+	assert.equal(await called(users, { authInfo, user: "bob" }), "run 4, attempt 1");
+	assert.equal(await called(users, { authInfo, user: "alice", sessionId: "4" }), "run 3, attempt 1");
 });

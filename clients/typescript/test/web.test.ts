@@ -5,13 +5,16 @@ import { Readable } from "node:stream";
 import { after, test } from "node:test";
 import express from "express";
 import Fastify from "fastify";
-import { Client, Permanent } from "semel";
+import { Client, current, Permanent } from "semel";
 import * as inExpress from "semel/express";
 import * as inFastify from "semel/fastify";
 
 /** How often the handler of a path ran, and what it answers next. */
 const service = { runs: 0, status: 201 };
 const client = new Client({ scope: `web-${randomUUID()}` });
+
+/** A handler that looks at its claim. */
+const lookAtClaim = () => `run ${++service.runs}, attempt ${current().attempt}`;
 
 /** The policy of handlers that do not answer. */
 const stalled = { renewFor: 100, lease: 300 };
@@ -31,7 +34,7 @@ async function expressUrl(): Promise<string> {
 	});
 	app.use(
 		"/mounted",
-		express.Router().post("/hook", express.json(), hook, (_req, res) => res.send(`run ${++service.runs}`)),
+		express.Router().post("/hook", express.json(), hook, (_req, res) => res.send(lookAtClaim())),
 	);
 	app.post("/streams", express.json(), hook, (_req, res) => {
 		service.runs++;
@@ -90,7 +93,7 @@ async function fastifyUrl(): Promise<string> {
 		}
 		return reply.code(service.status).send({ run: service.runs });
 	});
-	app.register(async (mounted) => mounted.post("/hook", hooks, async () => `run ${++service.runs}`), {
+	app.register(async (mounted) => mounted.post("/hook", hooks, async () => lookAtClaim()), {
 		prefix: "/mounted",
 	});
 	app.post("/streams", hooks, async (_request, reply) => {
@@ -160,8 +163,8 @@ for (const [name, start] of Object.entries({ express: expressUrl, fastify: fasti
 			const id = randomUUID();
 			const before = service.runs;
 			await post("/hook", { id });
-			assert.equal((await post("/mounted/hook", { id })).text, `run ${before + 2}`);
-			assert.equal((await post("/mounted/hook?again=1", { id })).text, `run ${before + 2}`);
+			assert.equal((await post("/mounted/hook", { id })).text, `run ${before + 2}, attempt 1`);
+			assert.equal((await post("/mounted/hook?again=1", { id })).text, `run ${before + 2}, attempt 1`);
 			assert.deepEqual(
 				(await client.lookup([["/hook", id], ["/mounted/hook", id], id])).map(({ state }) => state),
 				["done", "done", "absent"],

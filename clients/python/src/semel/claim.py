@@ -13,9 +13,9 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, Callable, Optional
@@ -150,23 +150,26 @@ class Claim:
     async def _run_async(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         async with self:
             if self.fresh:
-                token = _current.set(self)
-                try:
+                with self.running():
                     self.result = await fn(*args, **kwargs)
-                finally:
-                    _current.reset(token)
                 refuse_work(self.result)
         return self.result
 
     def take_effect(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         if not self._holds():
             raise self._too_late()
+        with self.running():
+            self.result = fn(*args, **kwargs)
+        refuse_work(self.result)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Lets current() return this claim."""
         token = _current.set(self)
         try:
-            self.result = fn(*args, **kwargs)
+            yield
         finally:
             _current.reset(token)
-        refuse_work(self.result)
 
     # From the request to its decision.
 
