@@ -346,11 +346,16 @@ func (s *Server) makeDir() (err error) {
 }
 
 // TempDir makes a directory beside those of servers, for the temporary files of programs that
-// use them. Every user may write to it. Remove removes it. If this process is killed, the next
-// start of a server does.
+// use them. Every user may write to it. It is in [os.TempDir] if no program can be executed
+// there, as in the memory of a container. Remove removes it. If this process is killed, the
+// next start of a server does.
 func TempDir() (dir string, remove func() error, err error) {
 	sweep()
-	if dir, err = os.MkdirTemp(dataRoot(), runPrefix); err != nil {
+	root := dataRoot()
+	if !executes(root) {
+		root = os.TempDir()
+	}
+	if dir, err = os.MkdirTemp(root, runPrefix); err != nil {
 		return "", nil, err
 	}
 	held, err := Lock(dir, false)
