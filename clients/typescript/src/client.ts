@@ -272,7 +272,7 @@ export class Client {
 			);
 			return;
 		}
-		const inDoubt = leaves(reason) || policy.inDoubt(reason);
+		const inDoubt = leaves(reason) || (reason !== undefined && policy.inDoubt(reason));
 		if (inDoubt && policy.onLeaseExpired === "hold") {
 			await send("release", '"unknown":true');
 		} else if (inDoubt || held.attempt > 1) {

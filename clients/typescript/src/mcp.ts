@@ -44,8 +44,10 @@ export function tool<A, E extends Extra, R extends Result>(
 	name: string,
 	handler: (args: A, extra: E) => R | Promise<R>,
 	options: ToolOptions<E> = {},
-): (args: A, extra: E) => Promise<R> {
-	return async (args, extra) => {
+): (...call: [args: A, extra: E] | [extra: E]) => Promise<R> {
+	return async (...call) => {
+		// A tool without a schema gets no arguments.
+		const [args, extra] = call.length === 1 ? [undefined as A, call[0]] : call;
 		const caller = options.caller ? options.caller(extra) : (extra.authInfo?.clientId ?? "");
 		const named = extra._meta?.[options.meta ?? "idempotencyKey"];
 		const id = fingerprint({ caller, name, ...(named === undefined ? { args } : { named }) });

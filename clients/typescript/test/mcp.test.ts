@@ -17,6 +17,11 @@ test("a tool that is called again does not run again", async () => {
 		return { isError: fails, content: [{ type: "text" as const, text: `paid ${amount} in run ${runs}` }] };
 	});
 	server.registerTool("pay", { inputSchema: { amount: z.number() } }, pay);
+	let ticks = 0;
+	const tick = tool(new Client(), `tick-${randomUUID()}`, () => ({
+		content: [{ type: "text" as const, text: `tick ${++ticks}` }],
+	}));
+	server.registerTool("tick", {}, tick);
 	const agent = new McpClient({ name: "agent", version: "1.0.0" });
 	const [one, other] = InMemoryTransport.createLinkedPair();
 	await Promise.all([server.connect(one), agent.connect(other)]);
@@ -40,6 +45,10 @@ test("a tool that is called again does not run again", async () => {
 	assert.deepEqual(await call(8), [true, "paid 8 in run 4"]);
 	fails = false;
 	assert.deepEqual(await call(8), [false, "paid 8 in run 5"]);
+
+	// The SDK hands no arguments to a tool that has no schema.
+	assert.equal((await agent.callTool({ name: "tick" })).isError, undefined);
+	assert.deepEqual((await agent.callTool({ name: "tick" })).content, [{ type: "text", text: "tick 1" }]);
 	await agent.close();
 });
 
