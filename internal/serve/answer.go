@@ -37,7 +37,7 @@ func (s *Server) answer(o *operation, now time.Time) (any, *storeapi.Problem) {
 	case verbExtend:
 		return &storeapi.Extended{LeaseMS: o.extend.Lease.Milliseconds(), LeaseEnd: timeText(o.extended.LeaseEnd)}, nil
 	}
-	return recordOf(&o.record, true), nil
+	return recordOf(&o.record, !o.hidden), nil
 }
 
 // problemOf returns the problem of an operation that the store refused. Errors of stores may
@@ -212,7 +212,7 @@ func appendAnswer(b []byte, value any) []byte {
 
 // send sends an answer. The memory of a large one is counted until the client has it.
 func (s *Server) send(w http.ResponseWriter, status int, kind string, data []byte) {
-	if taken := int64(len(data)); s.memory.take(taken) {
+	if taken := int64(len(data)); s.memory.take(taken, taken) {
 		defer s.memory.give(taken)
 	} else if status == http.StatusOK { // not /overloaded, which says that nothing was changed
 		p := storeapi.Of(storeapi.OutcomeUnknown, "There is no memory for the answer (serve.max_memory). What was asked for was done: send the same request again.")

@@ -40,6 +40,7 @@ type operation struct {
 	record   semel.Record // of a lookup, and of a claim that was not granted
 	err      error
 	full     bool // its result found no room in the answer
+	hidden   bool // the caller may not see its result
 }
 
 // key returns the key of the operation.

@@ -405,7 +405,7 @@ func (c *call) read() (taken int64, _ *storeapi.Problem) {
 	case errors.Is(err, errNoMemory):
 		return taken, storeapi.Of(storeapi.Overloaded, "There is no memory for the body (serve.max_memory). Nothing was changed.")
 	case err != nil:
-		return taken, storeapi.Of(storeapi.InvalidRequest, fmt.Sprintf("The body was not there within %s, or it was cut off. Nothing was changed.", c.server.opts.BodyTimeout))
+		return taken, storeapi.Of(storeapi.Overloaded, fmt.Sprintf("The body was not there within %s, or it was cut off. Nothing was changed.", c.server.opts.BodyTimeout))
 	}
 	if c.body, err = body(text); err != nil {
 		return taken, storeapi.Of(storeapi.InvalidRequest, err.Error())

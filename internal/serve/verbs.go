@@ -266,7 +266,7 @@ func (c *call) look(list []*operation, r *room) error {
 			return err
 		}
 		for i, o := range part {
-			if o.record = records[i]; r == nil {
+			if o.record, o.hidden = records[i], r == nil; o.hidden {
 				o.record.Result.Data = nil
 			}
 		}
@@ -320,7 +320,7 @@ func (c *call) lookDigests(list []*operation, r *room) *storeapi.Problem {
 		if o.claim.Key = o.record.Key; !c.who.maySee(&o.record) {
 			o.problem, o.record = forbidden("of this record"), semel.Record{}
 		}
-		if c.who.Role == Viewer {
+		if o.hidden = c.who.Role == Viewer; o.hidden {
 			o.record.Result.Data = nil
 		}
 		r.fit([]*operation{o})

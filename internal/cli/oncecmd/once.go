@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
@@ -214,7 +215,7 @@ func (f *flags) momentary() bool {
 // cannotStart says why a command cannot be started, with the status that shells have for it.
 func (f *flags) cannotStart(command string, err error) error {
 	status := term.Status(statusCannot)
-	if errors.Is(err, exec.ErrNotFound) {
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) { // of the file, or of its interpreter
 		status = statusNotFound
 	}
 	if inner := errors.Unwrap(err); inner != nil {
