@@ -9,8 +9,8 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # Lists packages. The race detector makes tests up to ten times slower. It runs for packages
 # whose own code starts goroutines or takes locks, and not for verbs and whole programs, whose
-# goroutines are those of the packages below. Where it costs minutes, it runs for a quarter of
-# the tests, drawn in each run. test-full has it for all.
+# goroutines are those of the packages below. Where it costs minutes, it runs for an eighth
+# of the tests, drawn in each run. test-full has it for all.
 PACKAGES = $(GO) run ./tools/packages
 # The servers that `make services` starts: names from `go run ./tools/services list`. Empty: all.
 SERVICES ?=
@@ -19,7 +19,7 @@ SERVICES ?=
 export SEMEL_SERVICES ?= required
 
 .DEFAULT_GOAL := help
-.PHONY: help build release release-check quick test serve test-full streams test-matrix check race sampled plain counts faults vulncheck fuzz crash services services-stop services-install soak bench bench-report
+.PHONY: help build release release-check quick test serve test-full memory streams test-matrix check race sampled plain counts faults vulncheck fuzz crash services services-stop services-install soak bench bench-report
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,7 +73,8 @@ check: ## Check format, vet, staticcheck, architecture, the harness of bench, th
 vulncheck: ## Look for known vulnerabilities in what the program calls; needs their database
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...
 
-# Servers keep their data in memory where there is room: their machine survives the tests.
+# Servers and tests keep their files in memory where there is room: the machine survives the
+# tests. $(SERVED) sets TMPDIR.
 test race sampled plain counts faults: export SEMEL_SERVICES_DIR ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "/dev/shm" }')
 
 # With -short, tests of every operation, or of many random ones, run a sample, which
@@ -93,10 +94,8 @@ sampled: $(if $(SERVED),serve)
 plain: $(if $(SERVED),serve)
 	exec $(SERVED) $(TEST) ./test/kafka ./broker/kafka/kafkatxn $$($(PACKAGES) plain)
 
-# Tests that -short samples or leaves out, and that need no server. Those of test/http measure
-# the memory of a proxy.
+# Tests that -short samples or leaves out, and that need no server.
 counts:
-	$(GO) test -vet=off -timeout 5m -run '^Test(ManyClientsWaitForTheResponseOfOneRequest|AFloodOfKeysLeavesMemoryBounded)$$' ./test/http
 	$(GO) test -vet=off -timeout 20m -skip '^Test(Conformance|StoreSurvivesCrashes)' ./store/logstore ./store/memstore
 
 # The tests wait for servers and leases, so all stores of a test run at once.
@@ -112,11 +111,16 @@ test-full: services-install check browser ## Run all tests in full, on every ver
 	$(GO) test -race -count=1 -timeout 1h ./...
 	$(GO) test -C contrib/watermill -race -count=1 -timeout 5m ./...
 	$(GO) test -C test/faults -race -count=1 -timeout 1h ./... -rounds 3 -kills 60
+	$(MAKE) memory
 	$(MAKE) streams
 	$(MAKE) fuzz FUZZTIME=1m
 	$(MAKE) crash
 	$(MAKE) test-matrix
 	$(MAKE) soak
+
+# The race detector takes most of the memory of a program.
+memory:
+	$(GO) test -count=1 -timeout 5m -run '^Test(ManyClientsWaitForTheResponseOfOneRequest|AFloodOfKeysLeavesMemoryBounded)$$' ./test/http
 
 streams: services-install ## Compare windows and joins of Semel with those of Kafka Streams, result by result
 	$(GO) test -C bench -count=1 -timeout 20m -v ./internal/suite -run KafkaStreams

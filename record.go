@@ -104,8 +104,9 @@ type Record struct {
 	Origin      string
 	Fingerprint Fingerprint
 	// FirstSeen is the time of the first claim, or of completion if the store keeps
-	// only that. LeaseEnd is zero unless the record is Claimed or Unknown. Expires
-	// is zero unless the record is Done, and zero if it is kept forever.
+	// only that, and zero if it keeps neither. LeaseEnd is zero unless the record is
+	// Claimed or Unknown. Expires is zero unless the record is Done, and zero if it is
+	// kept forever.
 	FirstSeen, LeaseEnd, Expires time.Time
 	// Result is set if State is Done. Its Data must not be modified.
 	Result Result

@@ -17,7 +17,7 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// docs/testing.md shows the code of this file.
+// docs/testing.md shows most of this file.
 
 // payments charges each order once.
 type payments struct {

@@ -211,6 +211,21 @@ func readResponse(text []byte) (r response, ok bool) {
 	return r, r.result != nil || r.error != nil
 }
 
+// responseIn returns the text of the response in an event. The event may be a batch of messages
+// (revision 2025-03-26), of which others are notifications. It is not ok if none is a response.
+func responseIn(event []byte) (one []byte, ok bool) {
+	if begin := bytes.TrimLeft(event, " \t\r\n"); len(begin) == 0 || begin[0] != '[' || !json.Valid(event) {
+		_, ok = readResponse(event)
+		return event, ok
+	}
+	for _, message := range children(jsontext.Trim(event)) {
+		if _, ok := readResponse(message); ok {
+			return message, true
+		}
+	}
+	return nil, false
+}
+
 // withoutID returns the text of a response, in one line and without its id. It begins with
 // the member jsonrpc, or another one: no response is empty.
 func withoutID(text []byte) []byte {
@@ -338,8 +353,8 @@ func (e *events) endLine() {
 	line := bytes.TrimPrefix(e.line, []byte("\ufeff")) // it may begin a stream
 	e.line = e.line[:0]
 	if len(line) == 0 {
-		if _, ok := readResponse(e.data); ok && !e.other && !e.long {
-			e.response = withoutID(e.data)
+		if one, ok := responseIn(e.data); ok && !e.other && !e.long {
+			e.response = withoutID(one)
 		}
 		e.over = e.over || e.lost && !e.other
 		e.data, e.other, e.long, e.lost = e.data[:0], false, false, false

@@ -536,6 +536,42 @@ func TestOnlyTheResponseOfAStreamCounts(t *testing.T) {
 	}
 }
 
+// TestTheResponseOfAStreamMayBeInABatch has a service of revision 2025-03-26, which sends
+// notifications and the response as one event.
+func TestTheResponseOfAStreamMayBeInABatch(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		batch string
+		runs  string // of which the second call gets the answer, or "" if the outcome is not known
+	}{
+		"behind a notification": {`[{"jsonrpc":"2.0","method":"notifications/progress","params":{}},{"jsonrpc":"2.0","id":ID,"result":{"content":[{"text":"run RUN"}]}}]`, "run 1"},
+		"alone":                 {`[ {"jsonrpc":"2.0","id":ID,"result":{"content":[{"text":"run RUN"}]}} ]`, "run 1"},
+		"none":                  {`[{"jsonrpc":"2.0","method":"notifications/progress","params":{"result":{}}},[],7]`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := tools(func(w http.ResponseWriter, id string, run int32) {
+				w.Header().Set("Content-Type", "text/event-stream")
+				fmt.Fprintf(w, "data: %s\n\n", strings.NewReplacer("ID", id, "RUN", fmt.Sprint(run)).Replace(c.batch))
+				_ = http.NewResponseController(w).Flush() // otherwise it would have a length, and no room for an error
+			})
+			for kind, server := range mcpFronts(t, s, nil) {
+				before := s.ran.Load()
+				first := post(t, server.URL, callOf(`1`, "pay", `{}`, keyed("k-"+kind)), nil)
+				if failed := strings.Contains(string(first.body), `"error"`); failed != (c.runs == "") {
+					t.Errorf("%s: the first answer is %s", kind, first.body)
+				}
+				want := result{id: "2", text: fmt.Sprint("run ", before+1)}
+				if c.runs == "" {
+					want = result{id: "2", code: 409, problem: "outcome-unknown"}
+				}
+				answers(t, post(t, server.URL, callOf(`2`, "pay", `{}`, keyed("k-"+kind)), nil), want)
+				s.mustHaveRun(t, before+1)
+			}
+		})
+	}
+}
+
 func TestACallIsRefusedWhileTheStoreDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	s := tools(nil)

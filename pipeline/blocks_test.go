@@ -74,7 +74,7 @@ func TestMemoryOfAbandonedItemsIsNotReused(t *testing.T) {
 		}
 		s := newScheduler(10, 1<<20, 1<<20)
 		s.add(s.entries(nil, []*Item{&items[0], &items[1]}, &feed{}, time.Now()))
-		batch, _ := s.take(nil, 1, true)
+		batch, _, _ := s.take(nil, 1, true)
 		if held {
 			items[1].Held = "a claim"
 		}

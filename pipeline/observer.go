@@ -61,7 +61,8 @@ const (
 	EventReturned
 	// EventPaused: Err stopped the work of the pipeline. Reason is "sink", "store",
 	// "parking" or "acknowledging". With Reason "source", a part of the source has more
-	// messages and cannot be read. EventResumed: work resumes after Elapsed.
+	// messages and cannot be read. EventResumed: work resumes after Elapsed, perhaps because
+	// sink and store answer again while no message waits.
 	EventPaused
 	EventResumed
 	// EventFailedOpen: Count messages were delivered without a decision, because the

@@ -182,7 +182,7 @@ func TestMessagesThatAreRetriedDoNotHoldUpOthers(t *testing.T) {
 		var last time.Duration
 		r.handler = func(_ context.Context, m pipeline.Delivery) (semel.Result, error) {
 			time.Sleep(100 * time.Millisecond)
-			if strings.HasPrefix(m.Key.ID, "bad") && time.Since(begin) < time.Hour {
+			if strings.HasPrefix(m.Key.ID, "bad") && time.Since(begin) < 20*time.Minute {
 				return semel.Result{}, errors.New("refused")
 			}
 			if strings.HasPrefix(m.Key.ID, "good") {
@@ -258,6 +258,67 @@ func TestAMessageThatBreaksItsBatchIsFound(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// flapping is a sink that fails two of three batches until a time.
+type flapping struct {
+	over             time.Time
+	batches, healthy int // of one worker
+}
+
+func (s *flapping) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Batch: 50} }
+
+func (s *flapping) Close(context.Context) error { return nil }
+
+func (s *flapping) Deliver(_ context.Context, items []*pipeline.Item) {
+	s.batches++
+	if time.Now().After(s.over) {
+		s.healthy++
+		return
+	}
+	if s.batches%3 == 0 {
+		return
+	}
+	err := pipeline.Unavailable(errors.New("one of three replicas is up"), 0)
+	for _, it := range items {
+		it.Err = err
+	}
+}
+
+// TestAnOutageThatComesAndGoesLeavesFewBatches has a sink that takes a batch now and then for a
+// while. No message is the cause, and all of them go out in batches when the sink is well.
+func TestAnOutageThatComesAndGoesLeavesFewBatches(t *testing.T) {
+	t.Parallel()
+	for _, outage := range []time.Duration{10 * time.Second, time.Minute, 10 * time.Minute} {
+		t.Run(outage.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const all = 10_000
+				sink := &flapping{over: time.Now().Add(outage)}
+				r := newRig(t)
+				r.sink = sink
+				r.source.endless = true
+				for i := range all {
+					r.add(int64(i), fmt.Sprint(i), "")
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				end := r.start(ctx)
+				time.Sleep(outage)
+				before := r.acked()
+				time.Sleep(time.Hour)
+				r.wantAcked(all)
+				r.wantParked(nil)
+				stop()
+				if err := end(); err != nil {
+					t.Error(err)
+				}
+				t.Logf("%d batches in the outage, %d messages left, %d batches behind it", sink.batches-sink.healthy, all-before, sink.healthy)
+				if most := 4*(all-before)/50 + 10; sink.healthy > most {
+					t.Errorf("%d messages were left behind the outage, and delivered in %d batches, want %d at most", all-before, sink.healthy, most)
+				}
+			})
+		})
+	}
 }
 
 // TestAMessageThatComesAgainDoesNotWaitBehindWhatWasReadAhead lets a message come again while a slow

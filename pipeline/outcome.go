@@ -16,7 +16,8 @@ import (
 // failures is the history of an item that has failed.
 type failures struct {
 	unavailable bool      // the sink was unavailable for it
-	alone       bool      // that happened with others, more than once: each is a batch of its own
+	most        int       // that happened with others, more than once: the largest batch for it; 0 is no limit
+	mostUntil   time.Time // when that limit ends
 	delivered   uint64    // the number of messages delivered by then
 	uncounted   int       // of Item.Tries: the server failed, and the effect may have happened
 	passedOver  float32   // its expected deliveries since then, if the sink took messages at random
@@ -41,7 +42,7 @@ type outcomes struct {
 	sinkAfter             time.Duration // how long the sink wants no requests
 	sinkWorks, storeWorks bool
 	delivered             uint64
-	failedTogether        bool    // one error of the sink failed several items
+	together              int     // the number of items that one error of the sink failed, if not one alone
 	items                 []*Item // reused for the items of settled
 }
 
@@ -58,7 +59,7 @@ func (o *outcomes) reset() {
 func (r *Runner) settleBatch(batch []*entry, o *outcomes) {
 	defer o.reset()
 	now := time.Now()
-	o.failedTogether = failedTogether(batch)
+	o.together = failedTogether(batch)
 	for _, e := range batch {
 		e.due = time.Time{}
 		r.classify(e, o, now)
@@ -84,20 +85,23 @@ func (r *Runner) carryOut(batch []*entry, o *outcomes) {
 	}
 }
 
-// failedTogether reports whether one error of the sink failed several items. Then no
-// single item is the cause.
-func failedTogether(batch []*entry) bool {
+// failedTogether returns how many items one error of the sink failed, or 0 if each error
+// failed one. If there are several, none of them is known to be the cause.
+func failedTogether(batch []*entry) (together int) {
 	var last, unavailable *UnavailableError
+	n := 0
 	for _, e := range batch {
 		if e.Err == nil || !errors.As(e.Err, &unavailable) {
 			continue
 		}
-		if unavailable == last {
-			return true
+		if n++; unavailable != last {
+			last, n = unavailable, 1
 		}
-		last = unavailable
+		if n > 1 {
+			together = max(together, n)
+		}
 	}
-	return false
+	return together
 }
 
 // maxPassedOver limits the wait of a message that a sink refuses with a time of its own
@@ -164,31 +168,49 @@ func (r *Runner) classifyFailed(e *entry, o *outcomes, now time.Time) {
 
 // classifyUnavailable decides the outcome of an entry for which the sink was
 // unavailable. The pipeline pauses, unless the sink has delivered other messages since
-// it was first unavailable for this one. Then this message is the cause, and must not
-// hold up the others for ever. If the effect may have happened, the next delivery has
-// another attempt number, which does not count towards Failure.Attempts.
+// it was first unavailable for this one, and since it was last unavailable for others. Then
+// this message is the cause, and must not hold up the others for ever. If the effect may
+// have happened, the next delivery has another attempt number, which does not count towards
+// Failure.Attempts.
 func (r *Runner) classifyUnavailable(e *entry, err *UnavailableError, o *outcomes, now time.Time) {
 	f := e.history()
 	delivered := r.delivered.Load() + o.delivered
-	refused := f.unavailable && delivered != f.delivered
+	refused := f.unavailable && delivered != f.delivered && delivered != r.downAt.Load()
 	if refused {
 		waiting, _ := r.sched.size()
 		f.passedOver += float32(delivered-f.delivered) / float32(max(waiting, 1))
 	}
-	f.unavailable, f.delivered, f.alone = true, delivered, f.alone || refused && o.failedTogether && !isFull(e.Err) // a full disk may take small batches
-	counts := refused && !o.failedTogether && !(err.After > 0 && f.passedOver < maxPassedOver)
+	f.unavailable, f.delivered = true, delivered
+	f.suspect(refused, o.together, e.Err, now.Add(2*r.opts.Failure.To))
+	counts := refused && o.together == 0 && !(err.After > 0 && f.passedOver < maxPassedOver)
 	if !counts && errors.Is(err, semel.ErrOutcomeUnknown) {
 		e.Tries++
 		f.uncounted++
 	}
 	switch {
-	case !refused || o.failedTogether:
+	case !refused || o.together > 0:
 		o.sinkErr, o.sinkAfter = e.Err, max(o.sinkAfter, err.After)
 	case !counts: // the sink is busy and says for how long
 		e.due = now.Add(max(r.opts.Failure.Pause(1), err.After))
 		r.observe(Event{Kind: EventRetried, Count: 1, Err: e.Err, Reason: "failed", Item: e.Item})
 	default:
 		r.retry(e, o, now)
+	}
+}
+
+// suspect limits the batches of an entry that failed with others although the sink works:
+// one of them may be the cause. Each time, half of them are tried together, so that the cause
+// is soon alone, and the others are few batches even after an outage that came and went. The
+// limit lasts until a time, by which the cause is tried again. An entry that is alone and
+// fails when the sink fails for all is not the cause, and joins batches again at once.
+func (f *failures) suspect(refused bool, together int, err error, until time.Time) {
+	switch {
+	case refused && together > 0 && !isFull(err): // a full disk may take small batches
+		f.most, f.mostUntil = max(together/2, 1), until
+	case refused:
+		f.mostUntil = until
+	case f.most == 1:
+		f.most = 0
 	}
 }
 
@@ -323,19 +345,18 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 	}
 	defer in(&r.stages.parking)()
 	ctx, end := r.tracePark(entries)
-	err := r.opts.DeadLetters.Park(ctx, list)
-	defer func() { end(semel.Undecided, err) }()
-	for n := 1; err != nil; n++ {
-		pause := r.opts.Failure.Pause(n)
-		r.observe(Event{Kind: EventPaused, Reason: "parking", Err: err, Attempt: n, Next: pause})
-		if _, permanent := errors.AsType[*semel.PermanentError](err); permanent {
-			r.fail(fmt.Errorf("%w that cannot be parked: %w: fix the cause and start again", ErrStopped, err))
-			return false
-		}
-		if retry.Sleep(r.hard, pause) != nil {
-			return false
-		}
-		err = r.opts.DeadLetters.Park(ctx, list)
+	permanent := false
+	err := r.repeat("parking", func() error {
+		err := r.opts.DeadLetters.Park(ctx, list)
+		_, permanent = errors.AsType[*semel.PermanentError](err)
+		return err
+	}, &permanent)
+	end(semel.Undecided, err)
+	if permanent {
+		r.fail(fmt.Errorf("%w that cannot be parked: %w: fix the cause and start again", ErrStopped, err))
+	}
+	if err != nil {
+		return false
 	}
 	r.known.add(list)
 	for i, e := range entries {
@@ -344,6 +365,26 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 	}
 	r.session.Abandon(r.hard, appendItems(nil, entries, nil))
 	return true
+}
+
+// repeat repeats a call with pauses until it succeeds, until final is set, or until the drain
+// ends. It reports the pauses and their end.
+func (r *Runner) repeat(what string, call func() error, final *bool) error {
+	err := call()
+	if err == nil {
+		return nil
+	}
+	began := time.Now()
+	for n := 1; err != nil; n++ {
+		pause := r.opts.Failure.Pause(n)
+		r.observe(Event{Kind: EventPaused, Reason: what, Err: err, Attempt: n, Next: pause})
+		if final != nil && *final || retry.Sleep(r.hard, pause) != nil {
+			return err
+		}
+		err = call()
+	}
+	r.observe(Event{Kind: EventResumed, Reason: what, Elapsed: time.Since(began)})
+	return nil
 }
 
 // tracePark begins the step of parking entries, if there is a Tracer.
@@ -404,15 +445,7 @@ func (r *Runner) acknowledge(o *outcomes) {
 		if len(o.items) == 0 {
 			continue
 		}
-		err := f.source.Ack(r.hard, o.items)
-		for n := 1; err != nil; n++ {
-			pause := r.opts.Failure.Pause(n)
-			r.observe(Event{Kind: EventPaused, Reason: "acknowledging", Err: err, Attempt: n, Next: pause})
-			if retry.Sleep(r.hard, pause) != nil {
-				break
-			}
-			err = f.source.Ack(r.hard, o.items)
-		}
+		_ = r.repeat("acknowledging", func() error { return f.source.Ack(r.hard, o.items) }, nil)
 	}
 	r.settled.Add(uint64(len(o.settled)))
 	oldest := o.settled[0].read
@@ -480,11 +513,37 @@ func (r *Runner) pauseOrResume(o *outcomes) {
 	change(&r.sinkDown, "sink", o.sinkErr, o.sinkWorks, o.sinkAfter)
 	switch {
 	case o.storeErr != nil || o.sinkErr != nil:
+		if o.sinkErr != nil && !o.sinkWorks {
+			r.downAt.Store(r.delivered.Load())
+		}
 		r.sched.pause(until)
 	case r.storeDown.err == nil && r.sinkDown.err == nil:
 		r.sched.resume()
 	default:
 		r.sched.unprobe()
+	}
+}
+
+// probe asks sink and store whether they work, when a pause is over and no message waits to be
+// tried. Without it, only the next message would end the pause, and a pipeline that is not
+// ready may get none. Parts that cannot tell count as working: the next message shows it.
+func (r *Runner) probe(ctx context.Context) {
+	asking, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	err := ready(asking, r.session)
+	store, ofStore := errors.AsType[*StoreError](err)
+	sink, ofSink := errors.AsType[*UnavailableError](err)
+	switch {
+	case ctx.Err() != nil: // the drain begins
+		r.sched.unprobe()
+	case err == nil:
+		r.pauseOrResume(&outcomes{sinkWorks: true, storeWorks: true})
+	case ofStore:
+		r.pauseOrResume(&outcomes{storeErr: store})
+	case ofSink:
+		r.pauseOrResume(&outcomes{sinkErr: err, sinkAfter: sink.After})
+	default:
+		r.pauseOrResume(&outcomes{sinkErr: Unavailable(err, 0)})
 	}
 }
 

@@ -33,6 +33,7 @@ type Runner struct {
 	seed       maphash.Seed
 	partitions atomic.Uint64 // the number of partitions seen
 	delivered  atomic.Uint64 // the number of messages delivered
+	downAt     atomic.Uint64 // the value of delivered when the sink was last unavailable
 	settled    atomic.Uint64 // the number of messages acknowledged
 	ran        atomic.Bool
 	stages     stages
@@ -114,9 +115,12 @@ func (r *Runner) Run(ctx context.Context) error {
 	defer r.kill()
 	reading, stopReading := context.WithCancel(ctx)
 	defer stopReading()
+	probing, stopProbing := context.WithCancel(ctx)
+	defer stopProbing()
 	var shutdown *time.Timer
 	r.drain = sync.OnceFunc(func() {
 		stopReading()
+		stopProbing()
 		r.sched.drain()
 		shutdown = time.AfterFunc(r.opts.Shutdown, r.kill)
 	})
@@ -138,7 +142,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		})
 	}
 	for range r.opts.Workers {
-		workers.Go((&worker{r: r}).run)
+		workers.Go(func() { (&worker{r: r}).run(probing) })
 	}
 	var parking sync.WaitGroup
 	if r.feeds[0].traits.Exhausted != nil {
@@ -317,12 +321,14 @@ type pendingBatch struct {
 	start   time.Time
 }
 
-// run processes batches until there are no more.
-func (w *worker) run() {
+// run processes batches until there are no more. Probes end with ctx.
+func (w *worker) run(ctx context.Context) {
 	for {
 		b := w.newBatch()
-		orphans := w.take(b)
+		orphans, probe := w.take(b)
 		switch {
+		case probe:
+			w.r.probe(ctx)
 		case len(b.entries) > 0:
 			w.begin(b)
 			w.pending = append(w.pending, b)
@@ -349,17 +355,18 @@ func (w *worker) newBatch() *pendingBatch {
 	return b
 }
 
-// take fills a batch, or returns items that the session must abandon. Without pending
-// batches it blocks until there is one of the two. With pending batches it does not
-// block: it takes the entries behind them, unless the oldest batch can be settled.
-func (w *worker) take(b *pendingBatch) (orphans []*Item) {
+// take fills a batch, or returns items that the session must abandon, or that the worker
+// must probe sink and store. Without pending batches it blocks until there is one of them.
+// With pending batches it does not block: it takes the entries behind them, unless the oldest
+// batch can be settled.
+func (w *worker) take(b *pendingBatch) (orphans []*Item, probe bool) {
 	switch n := len(w.pending); {
 	case n == 0:
-		b.entries, orphans = w.r.sched.take(b.entries, w.r.opts.Batch, w.r.traits.Ordered)
+		b.entries, orphans, probe = w.r.sched.take(b.entries, w.r.opts.Batch, w.r.traits.Ordered)
 	case !w.pending[0].done():
 		b.entries = w.r.sched.follow(b.entries, w.pending[n-1].entries, w.r.opts.Batch)
 	}
-	return orphans
+	return orphans, probe
 }
 
 // begin gives a batch to the session. It waits for the outcome, unless the session is a

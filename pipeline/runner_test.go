@@ -34,6 +34,7 @@ type listSource struct {
 	unready  atomic.Pointer[error]  // what Ready returns, or nil
 	// exhausted are messages that the server may not deliver again. Nil: none ever are.
 	exhausted chan []*pipeline.Item
+	deaf      time.Time // until when Ack fails
 }
 
 // Ready implements doctor.Readier.
@@ -95,6 +96,9 @@ func (s *listSource) Read(ctx context.Context) ([]*pipeline.Item, error) {
 func (s *listSource) Ack(_ context.Context, items []*pipeline.Item) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if time.Now().Before(s.deaf) {
+		return errors.New("no answer")
+	}
 	for _, it := range items {
 		s.acked[it.Message.Origin.Offset]++
 	}

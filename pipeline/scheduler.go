@@ -3,6 +3,7 @@ package pipeline
 import (
 	"container/heap"
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -73,9 +74,9 @@ type scheduler struct {
 	closed   bool             // no entry will be added
 	draining bool             // no entry will be taken
 
-	paused  bool // since sink or store failed, until a batch succeeds
+	paused  bool // since sink or store failed, until a batch or a probe succeeds
 	until   time.Time
-	probing bool // one item is being processed while paused
+	probing bool // one item is being processed while paused, or a worker probes
 }
 
 func newScheduler(maxCount int, maxBytes, batchBytes int64) *scheduler {
@@ -281,23 +282,24 @@ func (s *scheduler) drain() {
 	s.room.Broadcast()
 }
 
-// take blocks until a batch is ready, or until items were dropped for which the session
-// holds something. It returns one of the two, and neither at the end. A batch has at
-// most limit entries. With ordered, it may have several entries of a group.
-func (s *scheduler) take(into []*entry, limit int, ordered bool) (batch []*entry, orphans []*Item) {
+// take blocks until a batch is ready, until items were dropped for which the session holds
+// something, or until a pause is over and no entry could end it, so that the worker must probe.
+// It returns one of the three, and none at the end. A batch has at most limit entries. With
+// ordered, it may have several entries of a group.
+func (s *scheduler) take(into []*entry, limit int, ordered bool) (batch []*entry, orphans []*Item, probe bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
 		next := s.due()
 		switch {
 		case s.draining:
-			return nil, nil
+			return nil, nil, false
 		case len(s.orphans) > 0:
 			orphans, s.orphans = s.orphans, nil
-			return nil, orphans
+			return nil, orphans, false
 		case s.closed && s.count == 0:
 			s.work.Broadcast()
-			return nil, nil
+			return nil, nil, false
 		case s.paused && s.probing:
 		case s.paused && time.Now().Before(s.until):
 			if next.IsZero() || s.until.Before(next) {
@@ -309,9 +311,12 @@ func (s *scheduler) take(into []*entry, limit int, ordered bool) (batch []*entry
 			}
 			if batch := s.pick(into[:0], limit, ordered); len(batch) > 0 {
 				s.probing = s.paused
-				return batch, nil
+				return batch, nil, false
 			}
 			continue // all ready entries were of closed partitions
+		case s.paused && s.working == 0:
+			s.probing = true
+			return nil, nil, true
 		}
 		s.alarm(next)
 		s.idle++
@@ -356,7 +361,7 @@ func (s *scheduler) alarm(at time.Time) {
 func (s *scheduler) pick(batch []*entry, limit int, ordered bool) []*entry {
 	bytes := int64(0)
 	for len(batch) < limit && s.isReady() {
-		from := s.nextRing(len(batch) > 0)
+		from := s.nextRing(len(batch))
 		if from == nil || !s.fits(*from.at(0), bytes) {
 			break
 		}
@@ -368,9 +373,7 @@ func (s *scheduler) pick(batch []*entry, limit int, ordered bool) []*entry {
 		s.turn = from == &s.ready
 		batch = append(batch, head)
 		bytes += head.size
-		if head.isAlone() {
-			break
-		}
+		limit = min(limit, head.most())
 		if ordered {
 			batch, bytes = s.behind(head, batch, bytes, limit)
 		}
@@ -378,10 +381,10 @@ func (s *scheduler) pick(batch []*entry, limit int, ordered bool) []*entry {
 	return batch
 }
 
-// nextRing returns the ring whose first head is next, or nil if none may join a batch that
-// has entries. A head that must be alone waits for the next batch.
-func (s *scheduler) nextRing(joins bool) *ring {
-	comesAgain := s.again.n > 0 && !(joins && (*s.again.at(0)).isAlone())
+// nextRing returns the ring whose first head is next, or nil if none may join a batch of n
+// entries. A head whose batches must be smaller waits for the next batch.
+func (s *scheduler) nextRing(n int) *ring {
+	comesAgain := s.again.n > 0 && n < (*s.again.at(0)).most()
 	switch {
 	case comesAgain && (s.turn || s.ready.n == 0):
 		return &s.again
@@ -391,15 +394,19 @@ func (s *scheduler) nextRing(joins bool) *ring {
 	return nil
 }
 
-// isAlone reports whether an entry must be a batch of its own. It has failed together with
-// others more than once, so one of them may be the cause.
-func (e *entry) isAlone() bool { return e.failures != nil && e.failures.alone }
+// most returns how many entries a batch with this one may have at most.
+func (e *entry) most() int {
+	if f := e.failures; f != nil && f.most > 0 && time.Now().Before(f.mostUntil) {
+		return f.most
+	}
+	return math.MaxInt
+}
 
 // behind appends the entries behind head in its group that can be processed with it.
 func (s *scheduler) behind(head *entry, batch []*entry, bytes int64, limit int) ([]*entry, int64) {
 	more := 0
 	for e := head.next; e != nil && len(batch) < limit && s.fits(e, bytes); e = e.next {
-		if e.waits() || e.isAlone() {
+		if e.waits() || e.most() < limit {
 			break // the batch would wait for it, or fail with it
 		}
 		switch {
@@ -436,7 +443,7 @@ func (s *scheduler) follow(into, batch []*entry, limit int) []*entry {
 	for e != nil && e.done {
 		e = e.next
 	}
-	if e == nil || e.waits() || e.isAlone() || !s.begin(e) {
+	if e == nil || e.waits() || e.most() < limit || !s.begin(e) {
 		return into
 	}
 	into, _ = s.behind(e, append(into, e), e.size, limit)

@@ -30,7 +30,7 @@ func TestBatchLimitLeavesWorkForOtherWorkers(t *testing.T) {
 		}
 		s.add(s.entries(nil, items, f, time.Now()))
 		for took := 0; took < len(items); {
-			batch, _ := s.take(nil, 100, true)
+			batch, _, _ := s.take(nil, 100, true)
 			if len(batch) != 2 {
 				t.Fatalf("%d groups: a batch of %d messages, which is not the share of one in %d workers", groups, len(batch), workers)
 			}
@@ -73,7 +73,7 @@ func TestBatchStaysWithinItsByteLimit(t *testing.T) {
 		s.add(s.entries(nil, items, &feed{}, time.Now()))
 		s.close()
 		var got []int
-		for batch, _ := s.take(nil, 100, true); batch != nil; batch, _ = s.take(nil, 100, true) {
+		for batch, _, _ := s.take(nil, 100, true); batch != nil; batch, _, _ = s.take(nil, 100, true) {
 			got = append(got, len(batch))
 			for _, it := range batch {
 				it.done = true

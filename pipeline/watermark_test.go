@@ -27,7 +27,7 @@ func TestWatermarkNeverPassesAnUnsettledItem(t *testing.T) {
 		var items []item
 		var open []int
 		at := random.Int64N(1000)
-		first := at
+		first, done := at, 0 // the items before done are settled
 		for step := 0; step < 2000; step++ {
 			if len(open) == 0 || random.IntN(2) == 0 {
 				next := at + 1 + random.Int64N(3)
@@ -50,13 +50,12 @@ func TestWatermarkNeverPassesAnUnsettledItem(t *testing.T) {
 					t.Fatalf("the item at %d was settled twice", items[chosen].at)
 				}
 			}
-			want, under := first, 0
-			for i := range items {
-				if !items[i].settled {
-					under = len(items) - i
-					break
-				}
-				want = items[i].next
+			for done < len(items) && items[done].settled {
+				done++
+			}
+			want, under := first, len(items)-done
+			if done > 0 {
+				want = items[done-1].next
 			}
 			ahead := int64(0)
 			for _, it := range items[len(items)-under:] {

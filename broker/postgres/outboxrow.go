@@ -78,9 +78,9 @@ func (w *outboxWriter) statement(other string, changed bool) (string, error) {
 	return sql, nil
 }
 
-// args returns the parameters of the outbox for an item.
-func (w *outboxWriter) args(it *pipeline.Item) ([]any, error) {
-	values, err := w.values.of(it, nil, 0)
+// args appends the parameters of the outbox for an item.
+func (w *outboxWriter) args(args []any, it *pipeline.Item) ([]any, error) {
+	values, err := w.values.of(nil, it, nil, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (w *outboxWriter) args(it *pipeline.Item) ([]any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the row of the outbox: %w", err)
 	}
-	return []any{OutboxID(it.Call.Key).String(), aggregate, w.row.Topic, payload, headers}, nil
+	return append(args, OutboxID(it.Call.Key).String(), aggregate, w.row.Topic, payload, headers), nil
 }
 
 func isPlainText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }

@@ -144,11 +144,18 @@ func (p *batch) effect(ctx context.Context) pgstore.BatchEffect {
 		return pgstore.TxItemFunc(p.call)
 	}
 	statements := pgstore.TxQueueFunc(func(q *pgstore.Statements, fresh []*semel.BatchItem) error {
+		rows, owners := p.write.rows(len(fresh)), make([]*semel.BatchItem, 0, len(fresh))
 		for _, f := range fresh {
-			if err := p.queue(ctx, q, f); err != nil {
+			switch pass, err := p.add(ctx, rows, f); {
+			case err != nil:
 				f.Err = &effectError{said: err}
+			case pass:
+				owners = append(owners, f)
 			}
 		}
+		rows.statements(len(owners), q.Apart(), func(first, count int, sql string, args []any) {
+			p.queue(q, owners[first:first+count], sql, args)
+		})
 		return nil
 	})
 	if p.write.known() {
@@ -169,28 +176,34 @@ func (p *batch) effect(ctx context.Context) pgstore.BatchEffect {
 	})
 }
 
-// queue queues the statement of an item, unless the item is filtered out.
-func (p *batch) queue(ctx context.Context, q *pgstore.Statements, f *semel.BatchItem) error {
+// add adds the row of an item, unless the item is filtered out.
+func (p *batch) add(ctx context.Context, rows *rowArgs, f *semel.BatchItem) (pass bool, err error) {
 	it := p.items[f.Index]
 	original := it.Message.Body
 	body, pass, err := p.change.Call(ctx, pipeline.DeliveryOf(it))
 	if it.Filtered = err == nil && !pass; err != nil || it.Filtered {
-		return err
+		return false, err
 	}
 	it.Message.Body = body
-	args, err := p.write.args(it)
+	err = rows.add(it)
 	it.Message.Body = original
-	if err != nil {
-		return err
+	return err == nil, err
+}
+
+// queue queues a statement of one item or several.
+func (p *batch) queue(q *pgstore.Statements, owners []*semel.BatchItem, sql string, args []any) {
+	if len(owners) > 1 {
+		q.Queue(nil, sql, args...)
+		return
 	}
-	statement := q.Queue(f, p.write.sql, args...)
+	f := owners[0]
+	statement := q.Queue(f, sql, args...)
 	if p.write.versions {
 		statement.Exec(func(tag pgconn.CommandTag) error {
 			f.Data = p.write.result(tag.RowsAffected())
 			return nil
 		})
 	}
-	return nil
 }
 
 // effectError is the error of an item's handler, or of its values. It stays with the outcome

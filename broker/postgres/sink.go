@@ -114,19 +114,27 @@ func (s *Sink) Close(ctx context.Context) error {
 // Deliver implements pipeline.Sink with one transaction for all items. An item
 // that fails is left out, and the others are written again.
 func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
+	s.deliver(ctx, items, false)
+}
+
+// deliver is Deliver. If apart is set, each item has a statement of its own.
+func (s *Sink) deliver(ctx context.Context, items []*pipeline.Item, apart bool) {
 	todo, again, behind := items, 3, 0
 	for len(todo) > 0 {
-		failed, err := s.together(ctx, todo)
+		failed, shared, err := s.together(ctx, todo, apart)
 		switch {
 		case err == nil:
 			return
 		case inConflict(err) && again > 0:
 			again-- // the others have their locks now
 			continue
+		case shared:
+			apart = true // the server then says for which item
+			continue
 		case failed == nil && len(todo) > 1 && !isAway(err) && !errors.Is(err, semel.ErrOutcomeUnknown) && ctx.Err() == nil:
 			// The server refused to commit, and does not say for which item.
 			for i := range todo {
-				s.Deliver(ctx, todo[i:i+1])
+				s.deliver(ctx, todo[i:i+1], apart)
 			}
 			return
 		case failed != nil && isHeld(err):
@@ -150,13 +158,13 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 }
 
 // together writes items in one transaction. It returns the error, and the item that caused the
-// error, if any.
-func (s *Sink) together(ctx context.Context, items []*pipeline.Item) (*pipeline.Item, error) {
+// error, if any. The error is shared if the server refused a statement of several items.
+func (s *Sink) together(ctx context.Context, items []*pipeline.Item, apart bool) (failed *pipeline.Item, shared bool, _ error) {
 	ctx, stop := watched(ctx, func(ctx context.Context) error { return pgstore.Answers(ctx, s.pool.Config().ConnConfig) })
 	defer stop()
 	tx, err := s.pool.Begin(ctx)
 	if err != nil {
-		return nil, verdict(silent(ctx, err), false)
+		return nil, false, verdict(silent(ctx, err), false)
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -166,43 +174,50 @@ func (s *Sink) together(ctx context.Context, items []*pipeline.Item) (*pipeline.
 	var behind lock
 	defer behind.watch(ctx, s.blockedBy)()
 	if err := s.write.learn(ctx, tx.Conn()); err != nil {
-		return nil, verdict(behind.explain(silent(ctx, err)), false)
+		return nil, false, verdict(behind.explain(silent(ctx, err)), false)
 	}
-	var b pgx.Batch
-	queued := make([]*pipeline.Item, 0, len(items))
+	rows, written := s.write.rows(len(items)), make([]*pipeline.Item, 0, len(items))
 	for _, it := range items {
-		it.Err, it.Result = nil, semel.Result{}
-		args, err := s.write.args(it)
-		if it.Err = err; err == nil {
-			b.Queue(s.write.sql, args...)
-			queued = append(queued, it)
+		it.Result = semel.Result{}
+		if it.Err = rows.add(it); it.Err == nil {
+			written = append(written, it)
 		}
 	}
-	if len(queued) == 0 {
-		return nil, nil
+	if len(written) == 0 {
+		return nil, false, nil
 	}
+	var b pgx.Batch
+	var queued [][]*pipeline.Item // the items of each statement
+	rows.statements(len(written), apart, func(first, count int, sql string, args []any) {
+		b.Queue(sql, args...)
+		queued = append(queued, written[first:first+count])
+	})
 	n, err := send(ctx, tx, s.write, &b, func(i int, result []byte) {
-		queued[i].Result = resultOf(result)
-	}, len(queued))
+		queued[i][0].Result = resultOf(result) // it has one item if it has a result
+	})
 	if err != nil {
 		return blame(queued, n, s.write.named(behind.explain(silent(ctx, err))))
 	}
-	return nil, verdict(silent(ctx, tx.Commit(ctx)), true)
+	return nil, false, verdict(silent(ctx, tx.Commit(ctx)), true)
 }
 
 // blame finds the item that caused an error, by the number of successful
 // statements.
-func blame(items []*pipeline.Item, n int, err error) (*pipeline.Item, error) {
+func blame(queued [][]*pipeline.Item, n int, err error) (failed *pipeline.Item, shared bool, _ error) {
 	said := verdict(err, false)
-	if isAway(said) && !isHeld(err) || n >= len(items) {
-		return nil, said
+	switch {
+	case isAway(said) && !isHeld(err) || n >= len(queued):
+		return nil, false, said
+	case len(queued[n]) > 1:
+		return nil, true, said
 	}
-	return items[n], said
+	return queued[n][0], false, said
 }
 
 // send executes a batch and reports the result of each statement. On an error it
 // returns the number of successful statements.
-func send(ctx context.Context, tx pgx.Tx, w *writer, b *pgx.Batch, each func(i int, result []byte), most int) (int, error) {
+func send(ctx context.Context, tx pgx.Tx, w *writer, b *pgx.Batch, each func(i int, result []byte)) (int, error) {
+	most := b.Len()
 	answers := tx.SendBatch(ctx, b)
 	for i := range most {
 		tag, err := answers.Exec()

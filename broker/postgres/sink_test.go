@@ -542,7 +542,7 @@ func TestErrorsAreClassifiedBySQLSTATE(t *testing.T) {
 }
 
 // TestLockedRowFailsItsMessageAndLockedTableFailsTheBatch locks one row, and then the table. A locked row fails
-// its message alone, a locked table fails the batch after two waits. The error names the
+// its message alone, a locked table fails the batch after few waits. The error names the
 // session.
 func TestLockedRowFailsItsMessageAndLockedTableFailsTheBatch(t *testing.T) {
 	t.Parallel()
@@ -550,7 +550,8 @@ func TestLockedRowFailsItsMessageAndLockedTableFailsTheBatch(t *testing.T) {
 	pool := open(t, address)
 	const messages = 20 // which would wait for half a minute, one after the other
 	exec(t, pool, fmt.Sprintf(`CREATE TABLE amounts AS SELECT n::text AS id, 0 AS n FROM generate_series(1, %d) AS n; ALTER TABLE amounts ADD PRIMARY KEY (id)`, messages))
-	opts := &postgres.Options{Statement: "UPDATE amounts SET n = n + 1 WHERE id = $1", Args: []string{".id"}}
+	statement := &postgres.Options{Statement: "UPDATE amounts SET n = n + 1 WHERE id = $1", Args: []string{".id"}}
+	upsert := &postgres.Options{Table: "amounts", Key: []string{"id"}, Columns: []postgres.Column{{"id", ".id"}, {"n", ".n"}}} // of many rows
 	other, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -559,9 +560,13 @@ func TestLockedRowFailsItsMessageAndLockedTableFailsTheBatch(t *testing.T) {
 	pid := fmt.Sprint(other.Conn().PgConn().PID())
 	var bodies []string
 	for i := range messages {
-		bodies = append(bodies, fmt.Sprintf(`{"id":"%d"}`, i+1))
+		bodies = append(bodies, fmt.Sprintf(`{"id":"%d","n":1}`, i+1))
 	}
-	for _, w := range ways(t, address, pool, opts) {
+	all := ways(t, address, pool, statement)
+	for _, w := range ways(t, address, pool, upsert) {
+		all = append(all, way{w.name + " of many rows", w.process})
+	}
+	for _, w := range all {
 		exec(t, pool, "UPDATE amounts SET n = 0")
 		for _, lock := range []string{"LOCK TABLE amounts", "SELECT FROM amounts WHERE id = '2' FOR UPDATE"} { // the first one also before the columns are known
 			tx, err := other.Begin(t.Context())

@@ -102,10 +102,10 @@ func newValues(texts []string) (*values, error) {
 	return v, nil
 }
 
-// of returns the values of a message. Values are sent as text, which the server
+// of appends the values of a message to args. Values are sent as text, which the server
 // converts to the type of the column or parameter. Only texts and arrays for a JSON or
 // array column are written in another way; the first value is that of parameter first.
-func (v *values) of(it *pipeline.Item, types *targets, first int) ([]any, error) {
+func (v *values) of(args []any, it *pipeline.Item, types *targets, first int) ([]any, error) {
 	var finder *key.Finder
 	if len(v.paths) > 0 {
 		finder = v.finders.Get().(*key.Finder)
@@ -114,7 +114,9 @@ func (v *values) of(it *pipeline.Item, types *targets, first int) ([]any, error)
 			return nil, fmt.Errorf("the body: %w", err)
 		}
 	}
-	args := make([]any, len(v.list))
+	at := len(args)
+	args = append(args, make([]any, len(v.list))...)
+	own := args[at:]
 	for i, f := range v.list {
 		to := types.of(first + i)
 		switch {
@@ -124,25 +126,25 @@ func (v *values) of(it *pipeline.Item, types *targets, first int) ([]any, error)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", f.text, err)
 			}
-			args[i] = value
+			own[i] = value
 			continue
 		case f.header != "":
 			if value, ok := it.Message.Header(f.header); ok && value != nil {
-				args[i] = asText(value)
+				own[i] = asText(value)
 			}
 		default:
-			args[i] = words[f.text](it)
+			own[i] = words[f.text](it)
 		}
-		switch value := args[i].(type) {
+		switch value := own[i].(type) {
 		case json.Number:
-			args[i] = string(value)
+			own[i] = string(value)
 		case string:
 			if to.json && !to.array {
 				quoted, err := json.Marshal(value)
 				if err != nil {
 					return nil, fmt.Errorf("%s: %w", f.text, err)
 				}
-				args[i] = string(quoted)
+				own[i] = string(quoted)
 			}
 		}
 	}

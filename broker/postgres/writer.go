@@ -61,7 +61,11 @@ type writer struct {
 	outbox   *outboxWriter
 	plan     string // explains the statement of a table; "" without Table
 	versions bool   // the number of changed rows reveals a stale message
-	targets  atomic.Pointer[targets]
+	// multiples are the statements of many rows, if there are some. unique are the columns
+	// that must differ in one.
+	multiples []multiple
+	unique    []int
+	targets   atomic.Pointer[targets]
 }
 
 func newWriter(opts *Options) (*writer, error) {
@@ -94,7 +98,8 @@ func newWriter(opts *Options) (*writer, error) {
 			return nil, wrong("Table %q: %w", o.Table, err)
 		}
 		w.columns = slices.Clone(o.Columns)
-		w.sql, texts = o.insert(w.table)
+		w.sql, texts = o.insert(w.table, 1)
+		w.multiples, w.unique = o.multiples(w.table), o.uniqueOf()
 		w.plan = Plan(w.table, o.Columns, o.Key)
 	} else if o.Columns != nil || o.Key != nil || o.Version != "" {
 		return nil, wrong("Columns, Key and Version are for a Table")
@@ -222,25 +227,33 @@ func (o *Options) checkTable() error {
 	return nil
 }
 
-// insert returns the statement that writes a row, and where its values come from.
+// insert returns the statement that writes rows, and where the values of a row come from.
 // With a version, the server locks the row that is there and compares again, so
 // two writers cannot both be newer.
-func (o *Options) insert(table pgx.Identifier) (sql string, texts []string) {
+func (o *Options) insert(table pgx.Identifier, rows int) (sql string, texts []string) {
 	quoted := func(name string) string { return pgx.Identifier{name}.Sanitize() }
-	var names, params, sets, keys []string
-	first := 1
-	if o.Outbox != nil {
-		first += outboxParams
-	}
-	for i, c := range o.Columns {
+	var names, sets, keys []string
+	for _, c := range o.Columns {
 		names = append(names, quoted(c.Name))
-		params = append(params, fmt.Sprintf("$%d", first+i))
 		texts = append(texts, c.From)
 		if !slices.Contains(o.Key, c.Name) {
 			sets = append(sets, quoted(c.Name)+" = EXCLUDED."+quoted(c.Name))
 		}
 	}
-	sql = fmt.Sprintf("INSERT INTO %s AS old (%s) VALUES (%s)", table.Sanitize(), strings.Join(names, ", "), strings.Join(params, ", "))
+	next := 1
+	if o.Outbox != nil {
+		next += outboxParams
+	}
+	values := make([]string, rows)
+	for i := range values {
+		params := make([]string, len(o.Columns))
+		for j := range params {
+			params[j] = fmt.Sprintf("$%d", next)
+			next++
+		}
+		values[i] = "(" + strings.Join(params, ", ") + ")"
+	}
+	sql = fmt.Sprintf("INSERT INTO %s AS old (%s) VALUES %s", table.Sanitize(), strings.Join(names, ", "), strings.Join(values, ", "))
 	if len(o.Key) == 0 {
 		return sql, texts
 	}
@@ -259,18 +272,17 @@ func (o *Options) insert(table pgx.Identifier) (sql string, texts []string) {
 	return sql, texts
 }
 
-// args returns the arguments of an item's statement. Its error is permanent.
-func (w *writer) args(it *pipeline.Item) ([]any, error) {
-	if w.outbox == nil {
-		args, err := w.values.of(it, w.targets.Load(), 0)
-		return args, semel.Permanent(err)
+// args appends the arguments of an item's statement. Its error is permanent.
+func (w *writer) args(args []any, it *pipeline.Item) (_ []any, err error) {
+	first := 0
+	if w.outbox != nil {
+		if args, err = w.outbox.args(args, it); err != nil {
+			return nil, semel.Permanent(err)
+		}
+		first = outboxParams
 	}
-	args, err := w.values.of(it, w.targets.Load(), outboxParams)
-	if err != nil {
-		return nil, semel.Permanent(err)
-	}
-	own, err := w.outbox.args(it)
-	return append(own, args...), semel.Permanent(err)
+	args, err = w.values.of(args, it, w.targets.Load(), first)
+	return args, semel.Permanent(err)
 }
 
 // result returns the result of a key whose statement changed this many rows.

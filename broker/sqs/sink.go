@@ -114,7 +114,7 @@ func (s *Sink) publisher(ctx context.Context, url string) (*Publisher, error) {
 }
 
 // queueName matches the names of queues. Another text would change the path of the URL.
-var queueName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,80}(\.fifo)?$`)
+var queueName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,80}(\.fifo)?$`) })
 
 // target returns the URL of the queue of an item.
 func (s *Sink) target(it *pipeline.Item) (string, error) {
@@ -122,7 +122,7 @@ func (s *Sink) target(it *pipeline.Item) (string, error) {
 		return s.opts.Queue, nil
 	}
 	name, err := s.opts.Route.Target(&it.Message)
-	if err == nil && !queueName.MatchString(name) {
+	if err == nil && !queueName().MatchString(name) {
 		err = fmt.Errorf("%.100q is not the name of a queue: %w", name, pipeline.ErrRoute)
 	}
 	if err != nil {

@@ -104,7 +104,7 @@ func TestAlertsFireOnTheirCondition(t *testing.T) {
 	t.Parallel()
 	promtool := servicestest.Program(t, services.Promtool)
 
-	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
+	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml", "alerts_days_test.yaml"}} {
 		command := exec.CommandContext(t.Context(), promtool, args...)
 		command.Dir = deployed
 		if output, err := command.CombinedOutput(); err != nil {
@@ -115,7 +115,7 @@ func TestAlertsFireOnTheirCondition(t *testing.T) {
 
 func TestEveryAlertIsTestedAndDescribed(t *testing.T) {
 	t.Parallel()
-	tests, alerts := readFile(t, deployed+"alerts_test.yaml"), strings.Split(readFile(t, deployed+"alerts.yaml"), "- alert: ")[1:]
+	tests, alerts := readFile(t, deployed+"alerts_test.yaml")+readFile(t, deployed+"alerts_days_test.yaml"), strings.Split(readFile(t, deployed+"alerts.yaml"), "- alert: ")[1:]
 	if len(alerts) < 10 {
 		t.Fatalf("%d alerts", len(alerts))
 	}

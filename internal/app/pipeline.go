@@ -107,6 +107,13 @@ func (p *Pipeline) Progress() pipeline.Progress {
 	return pipeline.Progress{Working: count}
 }
 
+// isIdle reports whether no message is in progress, also none that waits for its next try. It
+// returns false if the pipeline does not tell them apart.
+func (p *Pipeline) isIdle() bool {
+	of, ok := p.Runnable.(interface{ Progress() pipeline.Progress })
+	return ok && of.Progress() == pipeline.Progress{}
+}
+
 // KeyProgress returns where messages of some keys are; see pipeline.Runner. It returns none if
 // the pipeline does not tell.
 func (p *Pipeline) KeyProgress(keys ...semel.Key) []pipeline.KeyProgress {

@@ -18,8 +18,8 @@ import (
 
 // isOver reports whether the last error of a pipeline that is ready is history. A pause
 // or a stall ended, or the pipeline would not be ready. A message that failed may fail
-// again until a message is settled.
-func isOver(s *admin.PipelineStatus) bool {
+// again until a message is settled, or until none is left.
+func isOver(s *admin.PipelineStatus, idle bool) bool {
 	e := s.LastError
 	if e == nil || s.State != admin.StateReady || s.Reason != "" {
 		return false
@@ -29,7 +29,7 @@ func isOver(s *admin.PipelineStatus) bool {
 	case pipeline.EventPaused.String(), pipeline.EventStalled.String(), pipeline.EventSourceChanged.String(), semel.EventStoreError.String():
 		return true
 	}
-	return s.LastSettled.After(e.At)
+	return idle || s.LastSettled.After(e.At)
 }
 
 // over returns an error that is over without its remedy: nobody needs that any more.
@@ -107,7 +107,7 @@ func (c *counters) ObservePipeline(e pipeline.Event) {
 			c.paused = map[string]bool{}
 		}
 		switch e.Reason {
-		case "sink", "source", "store": // the others have no end
+		case "sink", "source", "store": // the others hold up a part of the messages
 			c.paused[e.Reason] = e.Kind == pipeline.EventPaused
 		}
 	case pipeline.EventStalled, pipeline.EventMoves:
@@ -298,6 +298,15 @@ func (s *state) status() admin.PipelineStatus {
 	return now
 }
 
+// idle reports whether a pipeline is known to have no message in progress.
+func (s *state) idle() bool {
+	s.mu.Lock()
+	p := s.pipeline
+	s.mu.Unlock()
+	of, ok := p.(*Pipeline)
+	return ok && of.isIdle()
+}
+
 // nextAttempt returns when a pipeline or a service that cannot work tries again, or the zero
 // time if that is not known.
 func (s *state) nextAttempt() time.Time {
@@ -342,7 +351,7 @@ func (d *daemon) status(ctx context.Context) *admin.Status {
 					p.State = admin.StateNotReady
 				}
 			}
-			if isOver(p) {
+			if isOver(p, s.idle()) {
 				p.LastError = over(p.LastError)
 			}
 		})

@@ -90,6 +90,32 @@ func (working) Ready(context.Context) error                 { return nil }
 func (working) Lag(context.Context) ([]pipeline.Lag, error) { return nil, errors.ErrUnsupported }
 func (working) Waiting(context.Context) (int64, error)      { return 0, errors.ErrUnsupported }
 
+// idling is a pipeline that is ready, and has so many messages in progress.
+type idling struct {
+	working
+	messages int
+}
+
+func (i idling) Progress() pipeline.Progress { return pipeline.Progress{Retrying: i.messages} }
+func (i idling) NextAttempt() time.Time      { return time.Time{} }
+func (i idling) Workers() int                { return 1 }
+func (i idling) UnderWay() (int, int64)      { return i.messages, 0 }
+
+// TestAnErrorIsOverWhenNoMessageIsLeft has a message that failed, and that another process takes over.
+func TestAnErrorIsOverWhenNoMessageIsLeft(t *testing.T) {
+	t.Parallel()
+	for _, messages := range []int{0, 1} {
+		file := &config.File{}
+		d := &daemon{file: file, states: make([]state, 1)}
+		s := &d.states[0]
+		s.readiness, s.pipeline = newReadiness(file, &config.Pipeline{}), &Pipeline{Runnable: idling{messages: messages}, file: file, spec: &config.Pipeline{}}
+		s.counters.ObservePipeline(pipeline.Event{Kind: pipeline.EventRetried, Err: errors.New("refused"), Count: 1})
+		if got := d.status(t.Context()).Pipelines[0].LastError; got == nil || got.Over != (messages == 0) {
+			t.Errorf("with %d messages in progress, the last error is %+v", messages, got)
+		}
+	}
+}
+
 // Nobody needs the remedy of an error that is over. A message that failed may fail again
 // until one is settled.
 func TestTheStatusSaysWhetherTheLastErrorIsOver(t *testing.T) {

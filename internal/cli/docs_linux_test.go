@@ -308,20 +308,35 @@ func (s *session) run(command string) string {
 	if _, err := fmt.Fprintf(s.input, "{ %s\n} </dev/null; printf '%s%%d\\n' $?\n", s.real.Replace(command), end); err != nil {
 		s.Fatal(err)
 	}
-	stuck := time.AfterFunc(2*time.Minute, func() { s.kill() })
-	defer stuck.Stop()
+	stuck := time.AfterFunc(2*time.Minute, func() {
+		_ = syscall.Kill(-s.shell.Process.Pid, syscall.SIGQUIT) // the shell ignores it; its programs say what they wait for
+		time.AfterFunc(10*time.Second, func() { s.kill() })
+	})
 	var out strings.Builder
 	for {
 		line, err := s.output.ReadString('\n')
-		if err != nil {
-			s.Fatalf("%s: %v after %q", command, err, out.String())
+		before, _, ended := strings.Cut(line, end)
+		out.WriteString(before)
+		if (ended || err != nil) && !stuck.Stop() {
+			s.Fatalf("%s: it did not end in two minutes, and printed %q\n%s", command, out.String(), s.logs())
 		}
-		if before, _, ended := strings.Cut(line, end); ended {
-			out.WriteString(before)
+		if err != nil {
+			s.Fatalf("%s: %v after %q\n%s", command, err, out.String(), s.logs())
+		}
+		if ended {
 			return s.shown.Replace(out.String())
 		}
-		out.WriteString(line)
 	}
+}
+
+// logs returns the files to which the programs of a page wrote their logs.
+func (s *session) logs() string {
+	names, _ := filepath.Glob(filepath.Join(s.dir, "*.log")) // the pattern is right
+	var all strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&all, "%s:\n%s\n", filepath.Base(name), programtest.ReadFile(s.T, name))
+	}
+	return all.String()
 }
 
 // console runs the commands of a block and returns the expected block.

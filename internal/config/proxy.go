@@ -202,6 +202,23 @@ func HashedCaller(value string) string {
 	return "sha256:" + hex.EncodeToString(sum[:16])
 }
 
+// UserCaller returns the name of a caller of the kind basic: the user, with a digest of user and
+// password, because a wrong password is another caller.
+func UserCaller(user, password string) string {
+	sum := sha256.Sum256([]byte(user + "\x00" + password))
+	return user + ":" + hex.EncodeToString(sum[:16])
+}
+
+// UserOf returns the user in the name of a caller of the kind basic. ok is false if it is none.
+func UserOf(caller string) (user string, ok bool) {
+	at := len(caller) - len(":") - hex.EncodedLen(16)
+	if at < 1 || caller[at] != ':' {
+		return "", false
+	}
+	_, err := hex.DecodeString(caller[at+1:])
+	return caller[:at], err == nil
+}
+
 // Identity is what the proxy needs to check who the caller is. What belongs to other
 // kinds of callers is empty.
 type Identity struct {

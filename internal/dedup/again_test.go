@@ -378,27 +378,40 @@ func TestARemovedKeyIsLookedForInAllInputs(t *testing.T) {
 	}
 }
 
-// TestASkippedInputDoesNotSilentlyGiveAnEmptyOutput removes what an earlier run wrote.
+// TestASkippedInputDoesNotSilentlyGiveAnEmptyOutput removes or empties what an earlier run wrote.
+// The note names a remedy, and the remedy helps.
 func TestASkippedInputDoesNotSilentlyGiveAnEmptyOutput(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	opts := jsonl(Options{Store: b.path("store"), Output: b.path("out"), Duplicates: b.path("dups"), Inputs: []string{b.file("in", "{\"id\":1}\n{\"id\":2}\n{\"id\":1}\n")}})
-	b.settle(opts.Inputs...)
-	b.must(opts)
-	for _, name := range []string{"out", "dups"} {
-		if err := os.Remove(b.path(name)); err != nil {
-			t.Fatal(err)
+	for gone, lose := range map[string]func(path string) error{
+		"was removed": os.Remove,
+		"was emptied": func(path string) error { return os.Truncate(path, 0) },
+	} {
+		b := setup(t)
+		opts := jsonl(Options{Store: b.path("store"), Output: b.path("out"), Duplicates: b.path("dups"), Inputs: []string{b.file("in", "{\"id\":1}\n{\"id\":2}\n{\"id\":1}\n")}})
+		b.settle(opts.Inputs...)
+		b.must(opts)
+		for _, name := range []string{"out", "dups"} {
+			if err := lose(b.path(name)); err != nil {
+				t.Fatal(err)
+			}
 		}
+		if report := b.again(opts); report.Read != 0 || !b.told("2 lines") || !b.noted("out "+gone+": ") || !b.noted("dups "+gone+": it had 1 line of earlier runs, which are not written again, because their inputs are not read again") {
+			t.Errorf("%+v, notes %q", report, b.notes)
+		}
+		b.equal("output", b.content("out"), "")
+		other := opts
+		other.Scope = "once more"
+		if b.again(other); b.noted("not written again") {
+			t.Errorf("notes %q", b.notes)
+		}
+		b.equal("output", b.content("out"), "{\"id\":1}\n{\"id\":2}\n")
+		b.file("out", "theirs\n")
+		var refused *RefusedError
+		if _, _, err := b.run(t.Context(), opts); !errors.As(err, &refused) {
+			t.Errorf("a changed output: error %v", err)
+		}
+		b.equal("output", b.content("out"), "theirs\n")
 	}
-	if report := b.again(opts); report.Read != 0 || !b.told("2 lines") || !b.noted("dups before (1 line) and are no longer there are not written again, because their inputs are not read again") {
-		t.Errorf("%+v, notes %q", report, b.notes)
-	}
-	b.file("out", "theirs\n")
-	var refused *RefusedError
-	if _, _, err := b.run(t.Context(), opts); !errors.As(err, &refused) {
-		t.Errorf("a changed output: error %v", err)
-	}
-	b.equal("output", b.content("out"), "theirs\n")
 }
 
 // TestAnInputIsRememberedWithoutAnOutputFile: the second run writes the header alone.

@@ -35,8 +35,9 @@ type output struct {
 	intact  bool
 	unended bool
 
-	// lost is how many of the lines that the store wrote may be gone.
+	// lost is how many of the lines that the store wrote may be gone, and gone says why.
 	lost int64
+	gone string
 
 	length int64
 	sealed int64  // the end of the last whole frame

@@ -185,9 +185,15 @@ func (o *output) plan(v values, opts *Options, comma byte, unfinished bool, p *p
 		p.addf("%s %s was removed: it had %s that this run does not write again. Put the file back, or start over with another --store; with --force the lines stay missing", o.flag, o.name, countLines(was.Lines))
 	case (size == 0 || !known && o.holdsNothing(size)) && !(unfinished && known && was.Length > 0), opts.Force:
 		o.base, o.crc = 0, 0
-		o.lost = was.Lines
+		o.lost, o.gone = was.Lines, "was removed"
+		if info != nil {
+			o.gone = "was emptied"
+		}
+		if size > 0 {
+			o.gone = "is replaced"
+		}
 	case opts.Append:
-		o.base, o.lost = size, was.Lines
+		o.base, o.lost, o.gone = size, was.Lines, "was changed"
 		if err := o.checkCompressed(true, p); err != nil {
 			return err
 		}

@@ -351,7 +351,7 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 func (r *Run) noteLost() {
 	for _, o := range r.outputs {
 		if o.lost > 0 && o != r.committer.out && r.past.lines > 0 {
-			r.opts.Note(fmt.Sprintf("lines that were written to %s before (%s) and are no longer there are not written again, because their inputs are not read again; --again reads them", o.name, countLines(o.lost)))
+			r.opts.Note(fmt.Sprintf("%s %s: it had %s of earlier runs, which are not written again, because their inputs are not read again; --again reads them", o.name, o.gone, countLines(o.lost)))
 		}
 	}
 	if out := r.committer.out; out.lost > 0 {
@@ -359,7 +359,7 @@ func (r *Run) noteLost() {
 		if r.past.anew {
 			unless = " (those that --on-missing or --on-mismatch lets pass are)"
 		}
-		r.opts.Note(fmt.Sprintf("lines that were written to %s before (%s) and are no longer there are not written again, because the store remembers their keys%s; to write them again, use another --scope or --store, or remove the keys with semel keys rm", out.name, countLines(out.lost), unless))
+		r.opts.Note(fmt.Sprintf("%s %s: it had %s of earlier runs, which are not written again, because the store remembers the keys%s. If you have nothing of it elsewhere, --scope NAME with another name, or another --store, writes all lines of the inputs", out.name, out.gone, countLines(out.lost), unless))
 	}
 }
 

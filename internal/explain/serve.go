@@ -31,7 +31,7 @@ func Served(f *config.File) *Promise {
 		Exceptions: []string{
 			"a caller must not take its effect unless the decision is fresh, and must complete after it",
 			"a caller that completes without its effect loses it",
-			"a call that comes again after its key was forgotten takes effect again: the window is " + schema.Duration(s.WindowOr()) + " unless the call says",
+			"a call that comes again after its key was forgotten takes effect again: the window is " + schema.Duration(s.WindowOr()) + " unless the completion says",
 		},
 	}
 	p.Exceptions = append(p.Exceptions, about.Exceptions...)

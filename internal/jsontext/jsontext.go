@@ -4,6 +4,8 @@
 // finds and prints a message in one pass that allocates nothing.
 package jsontext
 
+import "bytes"
+
 // Trim returns the value of a text without the white space around it.
 func Trim(text []byte) []byte {
 	start := space(text, 0)
@@ -80,10 +82,18 @@ func end(text []byte, i int) int {
 }
 
 func endOfString(text []byte, i int) int {
-	for i++; text[i] != '"'; i++ {
-		if text[i] == '\\' {
-			i++
+	for quote := i + 1; ; quote++ {
+		more := bytes.IndexByte(text[quote:], '"')
+		if more < 0 {
+			return len(text)
+		}
+		quote += more
+		escapes := 0 // an even number of them escapes each other
+		for text[quote-1-escapes] == '\\' {
+			escapes++
+		}
+		if escapes%2 == 0 {
+			return quote + 1
 		}
 	}
-	return i + 1
 }

@@ -234,7 +234,7 @@ func parkReasons() []string {
 
 func retryReasons() []string { return []string{"failed", "lease lost", eventreason.Held} }
 
-// pausing returns the reasons of pauses whose end is reported.
+// pausing returns the reasons of pauses that have a gauge.
 func pausing() []string { return []string{"sink", "source", "store"} }
 
 func pauseReasons() []string {

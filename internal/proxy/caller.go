@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -68,8 +66,7 @@ func credentials(r *http.Request) (string, error) {
 	if !ok || user == "" || len(r.Header["Authorization"]) > 1 {
 		return "", &httpidem.Denied{Detail: "The request needs one user name and password.", Challenge: `Basic realm="api", charset="UTF-8"`}
 	}
-	sum := sha256.Sum256([]byte(user + "\x00" + password))
-	return user + ":" + hex.EncodeToString(sum[:16]), nil
+	return config.UserCaller(user, password), nil
 }
 
 // logEvery is the least time between two lines that say why callers cannot be checked.

@@ -33,9 +33,7 @@ const (
 // block returns the number of the block for an order. The first block has smaller orders,
 // too.
 func (x *index) block(order uint64) int {
-	// Digests are random, so the place is near the same share of the blocks.
-	n := len(x.first)
-	return max(sort.Search(n, func(i int) bool { return x.first[i] > order })-1, 0)
+	return max(sort.Search(len(x.first), func(i int) bool { return x.first[i] > order })-1, 0)
 }
 
 func (x *index) bytes() int64 {

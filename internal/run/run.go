@@ -59,6 +59,16 @@ type Place struct {
 	Store [16]byte
 	// Size returns the length of an entry from its bytes 16 to 20.
 	Size func(meta uint32) int
+	// Unsynced wraps the error of a sync, so that the caller can tell it.
+	Unsynced func(error) error
+}
+
+// sync makes a file durable.
+func (p *Place) sync(file vfs.File) error {
+	if err := file.Sync(); err != nil {
+		return p.Unsynced(err)
+	}
+	return nil
 }
 
 // path returns the path of a file.
@@ -168,7 +178,7 @@ func (r *Run) Block(d *semel.Digest) (off int64, size int) {
 // ReadAt reads a part of the file.
 func (r *Run) ReadAt(b []byte, off int64) error {
 	if n, err := r.file.ReadAt(b, off); n < len(b) {
-		return r.damage(off, errors.Join(errors.New("cannot read a block"), err))
+		return r.Damaged(off, errors.Join(errors.New("cannot read a block"), err))
 	}
 	return nil
 }
@@ -183,7 +193,7 @@ func (r *Run) Find(b []byte, off int64, d *semel.Digest) ([]byte, error) {
 	order := Order(d)
 	if same := int(binary.LittleEndian.Uint32(b[12:])); same > 0 {
 		if same < entryHead || n*same > len(entries) {
-			return nil, r.damage(off, errEntry)
+			return nil, r.Damaged(off, errEntry)
 		}
 		// Skip the smaller ones.
 		first := sort.Search(n, func(i int) bool { return binary.LittleEndian.Uint64(entries[i*same:]) >= order })
@@ -192,7 +202,7 @@ func (r *Run) Find(b []byte, off int64, d *semel.Digest) ([]byte, error) {
 	for range n {
 		size, ok := r.entrySize(entries)
 		if !ok {
-			return nil, r.damage(off, errEntry)
+			return nil, r.Damaged(off, errEntry)
 		}
 		if is := binary.LittleEndian.Uint64(entries); is > order {
 			return nil, nil
@@ -221,7 +231,7 @@ func (r *Run) entrySize(b []byte) (size int, ok bool) {
 func (r *Run) checkBlock(b []byte, off int64) (entries []byte, n int, err error) {
 	if r.blockSum(b, off) != binary.LittleEndian.Uint32(b) ||
 		int(binary.LittleEndian.Uint32(b[4:]))*unit != len(b) {
-		return nil, 0, r.damage(off, errors.New("checksum mismatch in a block"))
+		return nil, 0, r.Damaged(off, errors.New("checksum mismatch in a block"))
 	}
 	return b[blockHead:], int(binary.LittleEndian.Uint32(b[8:])), nil
 }
@@ -233,7 +243,8 @@ func (r *Run) blockSum(b []byte, off int64) uint32 {
 	return crc32.Update(crc32.Update(r.seed, castagnoli, place[:]), castagnoli, b[4:])
 }
 
-func (r *Run) damage(off int64, err error) error {
+// Damaged returns the error of a run that is not as it was written at an offset.
+func (r *Run) Damaged(off int64, err error) error {
 	return &Damage{r.place.path(r.name), off, err}
 }
 
@@ -246,20 +257,20 @@ func (r *Run) readHead() error {
 	meta := int(binary.LittleEndian.Uint32(b[12:]))
 	switch {
 	case string(b[:8]) != magic:
-		return r.damage(0, errors.New("not a run"))
+		return r.Damaged(0, errors.New("not a run"))
 	case meta > mostMeta || crc32.Checksum(b[:headSize+meta], castagnoli) != binary.LittleEndian.Uint32(b[headSize+meta:]):
-		return r.damage(0, errors.New("header checksum mismatch"))
+		return r.Damaged(0, errors.New("header checksum mismatch"))
 	case binary.LittleEndian.Uint32(b[8:]) != version:
-		return r.damage(0, fmt.Errorf("unsupported format version %d, want %d: use the program that wrote the store", binary.LittleEndian.Uint32(b[8:]), version))
+		return r.Damaged(0, fmt.Errorf("unsupported format version %d, want %d: use the program that wrote the store", binary.LittleEndian.Uint32(b[8:]), version))
 	case [16]byte(b[16:32]) != r.place.Store:
-		return r.damage(0, errors.New("the run belongs to another store"))
+		return r.Damaged(0, errors.New("the run belongs to another store"))
 	}
 	r.entries = int64(binary.LittleEndian.Uint64(b[32:]))
 	r.units = uint32(binary.LittleEndian.Uint64(b[40:]))
 	r.sum = binary.LittleEndian.Uint32(b[48:])
 	r.meta = b[headSize : headSize+meta]
 	if size, err := r.file.Size(); err != nil || size != int64(r.units)*unit {
-		return r.damage(size, errors.Join(fmt.Errorf("the file has %d bytes, want %d", size, int64(r.units)*unit), err))
+		return r.Damaged(size, errors.Join(fmt.Errorf("the file has %d bytes, want %d", size, int64(r.units)*unit), err))
 	}
 	return nil
 }
@@ -279,20 +290,20 @@ func (r *Run) encodeHead() []byte {
 	return b
 }
 
-// Remove deletes a run and the file beside it. The change is durable after a sync of the
-// directory.
-func Remove(p *Place, name string) error {
-	for _, file := range []string{name, indexName(name)} {
-		if err := p.FS.Remove(p.path(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+// Files returns the names of a run's files, in the order in which they are deleted.
+func Files(name string) []string { return []string{name, indexName(name)} }
+
+// Unfinished returns those of a directory's names that a writer or a deletion left, which
+// may be deleted: files with temporary names, and files beside a run that does not exist.
+func Unfinished(names []string) (left []string) {
+	for _, name := range names {
+		index, ok := strings.CutSuffix(name, IndexSuffix)
+		if ok && !slices.Contains(names, index+Suffix) ||
+			strings.HasSuffix(name, Suffix+tempSuffix) || strings.HasSuffix(name, IndexSuffix+tempSuffix) {
+			left = append(left, name)
 		}
 	}
-	return nil
-}
-
-// IsLeft reports whether a name is that of a file that a writer left unfinished.
-func IsLeft(name string) bool {
-	return strings.HasSuffix(name, Suffix+tempSuffix) || strings.HasSuffix(name, IndexSuffix+tempSuffix)
+	return left
 }
 
 func indexName(name string) string { return strings.TrimSuffix(name, Suffix) + IndexSuffix }
@@ -330,7 +341,7 @@ func (s *Scanner) Next() bool {
 	}
 	size, ok := s.run.entrySize(s.entries)
 	if !ok {
-		s.err = s.run.damage(s.off, errEntry)
+		s.err = s.run.Damaged(s.off, errEntry)
 		return false
 	}
 	s.entry, s.entries = s.entries[:size], s.entries[size:]
@@ -352,7 +363,7 @@ func (s *Scanner) readBlock() (err error) {
 	}
 	size := int(binary.LittleEndian.Uint32(s.bytes[4:])) * unit
 	if size == 0 || int64(size) > int64(s.run.units)*unit-s.off {
-		return s.run.damage(s.off, errors.New("wrong length of a block"))
+		return s.run.Damaged(s.off, errors.New("wrong length of a block"))
 	}
 	if err := s.fill(size); err != nil {
 		return err
@@ -407,19 +418,20 @@ func (r *Run) rebuildIndex() error {
 		return s.Err()
 	}
 	if sum != r.sum {
-		return r.damage(0, errors.New("the blocks are not those of the header"))
+		return r.Damaged(0, errors.New("the blocks are not those of the header"))
 	}
 	var err error
 	if r.index.filter, err = build.finish(); err != nil {
 		return err
 	}
-	// The run can be used without the file. The next open tries again.
-	_ = r.saveIndex()
+	// The run can be used without the file. The next open tries again, also if a loss of
+	// power damages what is not synced.
+	_ = r.saveIndex(func(vfs.File) error { return nil })
 	return nil
 }
 
 // saveIndex replaces the file beside a run.
-func (r *Run) saveIndex() error {
+func (r *Run) saveIndex(sync func(vfs.File) error) error {
 	p := r.place
 	name := p.path(indexName(r.name))
 	err := removeIfThere(p.FS, name+tempSuffix)
@@ -440,7 +452,7 @@ func (r *Run) saveIndex() error {
 		}
 	}
 	if err == nil {
-		err = file.Sync()
+		err = sync(file)
 	}
 	if err = errors.Join(err, file.Close()); err == nil {
 		err = p.FS.Rename(name+tempSuffix, name)

@@ -100,7 +100,7 @@ func (w *Writer) Finish(meta []byte) (*Run, error) {
 	r := w.run
 	err := w.finish(meta)
 	if err == nil {
-		err = r.saveIndex()
+		err = r.saveIndex(r.place.sync)
 	}
 	if err == nil {
 		err = r.place.FS.Rename(r.place.path(r.name)+tempSuffix, r.place.path(r.name))
@@ -131,11 +131,12 @@ func (w *Writer) finish(meta []byte) (err error) {
 	if _, err := r.file.WriteAt(r.encodeHead(), 0); err != nil {
 		return err
 	}
-	return r.file.Sync()
+	return r.place.sync(r.file)
 }
 
 // Abort ends the writer and deletes what it wrote.
 func (w *Writer) Abort() error {
 	p := w.run.place
-	return errors.Join(w.run.file.Close(), removeIfThere(p.FS, p.path(w.run.name)+tempSuffix))
+	name := p.path(w.run.name) + tempSuffix
+	return errors.Join(w.run.file.Close(), removeIfThere(p.FS, name), removeIfThere(p.FS, p.path(indexName(w.run.name))))
 }

@@ -12,10 +12,11 @@ import (
 	"github.com/semel-dev/semel"
 )
 
+var errNoDuration = errors.New("not a duration: write it like 90s, 36h, 7d or 2w")
+
 // ParseDuration reads a duration in Go syntax, with the additional units d (24 h)
 // and w (7 d): 36h, 7d, 1w12h.
 func ParseDuration(text string) (time.Duration, error) {
-	bad := fmt.Errorf("not a duration: write it like 90s, 36h, 7d or 2w")
 	rest, negative := strings.CutPrefix(text, "-")
 	if rest == "0" {
 		return 0, nil
@@ -29,13 +30,13 @@ func ParseDuration(text string) (time.Duration, error) {
 		case errors.Is(err, strconv.ErrRange), err == nil && total < 0:
 			return 0, errors.New("too long: write at most 15250w")
 		case err != nil || digits == 0:
-			return 0, bad
+			return 0, errNoDuration
 		}
 		rest = rest[unit:]
 	}
 	switch {
 	case text == "" || text == "-":
-		return 0, bad
+		return 0, errNoDuration
 	case negative:
 		return -total, nil
 	}
@@ -54,8 +55,11 @@ func parsePart(number, unit string) (time.Duration, error) {
 	}
 	if hours == 0 {
 		part, err := time.ParseDuration(number + unit)
+		if err == nil {
+			return part, nil
+		}
 		_, unitErr := time.ParseDuration("1" + unit)
-		if _, numberErr := strconv.ParseFloat(number, 64); err != nil && unitErr == nil && numberErr == nil {
+		if _, numberErr := strconv.ParseFloat(number, 64); unitErr == nil && numberErr == nil {
 			err = strconv.ErrRange
 		}
 		return part, err

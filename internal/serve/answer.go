@@ -37,7 +37,7 @@ func (s *Server) answer(o *operation, now time.Time) (any, *storeapi.Problem) {
 	case verbExtend:
 		return &storeapi.Extended{LeaseMS: o.extend.Lease.Milliseconds(), LeaseEnd: timeText(o.extended.LeaseEnd)}, nil
 	}
-	return recordOf(&o.record, true), nil
+	return recordOf(&o.record, !o.hidden), nil
 }
 
 // problemOf returns the problem of an operation that the store refused. Errors of stores may
@@ -196,20 +196,23 @@ func expiryText(r *semel.Record) string {
 type appender interface{ Append(b []byte) []byte }
 
 // encode returns an answer as JSON.
-func encode(value any) []byte {
+func encode(value any) []byte { return appendAnswer(nil, value) }
+
+// appendAnswer appends an answer as JSON.
+func appendAnswer(b []byte, value any) []byte {
 	if a, ok := value.(appender); ok {
-		return a.Append(nil)
+		return a.Append(b)
 	}
 	data, err := json.Marshal(value)
 	if err != nil {
 		panic(fmt.Sprintf("serve: an answer cannot be written: %v", err)) // it has texts and numbers
 	}
-	return data
+	return append(b, data...)
 }
 
 // send sends an answer. The memory of a large one is counted until the client has it.
 func (s *Server) send(w http.ResponseWriter, status int, kind string, data []byte) {
-	if taken := int64(len(data)); s.memory.take(taken) {
+	if taken := int64(len(data)); s.memory.take(taken, taken) {
 		defer s.memory.give(taken)
 	} else if status == http.StatusOK { // not /overloaded, which says that nothing was changed
 		p := storeapi.Of(storeapi.OutcomeUnknown, "There is no memory for the answer (serve.max_memory). What was asked for was done: send the same request again.")

@@ -37,16 +37,17 @@ var parsers = sync.Pool{New: func() any { p := jsonid.NewParser(); return &p }}
 
 // body returns the value of a body that is JSON.
 func body(text []byte) ([]byte, error) {
-	switch {
-	case len(bytes.TrimSpace(text)) == 0:
+	switch value := bytes.TrimSpace(text); {
+	case len(value) == 0:
 		return nil, errors.New("the body is empty: expected a JSON object")
 	case !json.Valid(text):
-		var value any
-		return nil, fmt.Errorf("the body is not JSON: %w", json.Unmarshal(text, &value))
+		var read any
+		return nil, fmt.Errorf("the body is not JSON: %w", json.Unmarshal(text, &read))
 	case !utf8.Valid(text):
 		return nil, errors.New("the body is not UTF-8: write bytes as base64")
+	default:
+		return value, nil
 	}
-	return jsontext.Trim(text), nil
 }
 
 // members calls set with the index in names of each member of an object.
@@ -56,16 +57,18 @@ func members(value []byte, names []string, set func(i int, value []byte) error) 
 	}
 	var seen uint64
 	for quoted, child, place := jsontext.Next(value, 0); child != nil; quoted, child, place = jsontext.Next(value, place) {
-		name := string(quoted[1 : len(quoted)-1])
-		if strings.IndexByte(name, '\\') >= 0 {
-			if err := json.Unmarshal(quoted, &name); err != nil {
+		name := quoted[1 : len(quoted)-1]
+		if bytes.IndexByte(name, '\\') >= 0 {
+			var text string
+			if err := json.Unmarshal(quoted, &text); err != nil {
 				return err
 			}
+			name = []byte(text)
 		}
-		i := slices.Index(names, name)
+		i := slices.IndexFunc(names, func(known string) bool { return known == string(name) })
 		switch {
 		case i < 0:
-			return fmt.Errorf("unknown member %q: %s", name, schema.OneOf(name, names))
+			return fmt.Errorf("unknown member %q: %s", name, schema.OneOf(string(name), names))
 		case seen&(1<<i) != 0:
 			return fmt.Errorf("the member %s is there twice", name)
 		}

@@ -11,15 +11,19 @@ import (
 )
 
 // memory limits the bytes of bodies and answers in progress, so that slow clients cost
-// connections.
+// connections. A body or an answer of at most small bytes always has room: the number of
+// connections limits these, and they must not wait for clients that read a lot slowly.
 type memory struct {
 	most int64
 	used atomic.Int64
 }
 
-// take reserves bytes. It returns false if there is no room for them.
-func (m *memory) take(n int64) bool {
-	if m.used.Add(n) > m.most {
+const small = 16 << 10
+
+// take reserves bytes of a body or an answer that then has size bytes. It returns false if
+// there is no room for them.
+func (m *memory) take(n, size int64) bool {
+	if m.used.Add(n) > m.most && size > small {
 		m.used.Add(-n)
 		return false
 	}
@@ -58,7 +62,7 @@ func (m *memory) readBody(w http.ResponseWriter, r *http.Request, most int64, ti
 		size = r.ContentLength + 1
 	}
 	for data = []byte(nil); ; size = min(2*size, most+1) {
-		if !m.take(size - taken) {
+		if !m.take(size-taken, size) {
 			return nil, taken, errNoMemory
 		}
 		taken = size
@@ -101,7 +105,7 @@ func (r *room) fit(list []*operation) {
 		switch {
 		case n == 0 || o.full:
 			continue
-		case r.size > 0 && (r.size+n > maxAnswer || !r.memory.take(int64(n))):
+		case r.size > 0 && (r.size+n > maxAnswer || !r.memory.take(int64(n), int64(r.size+n))):
 			o.full, o.claimed.Result.Data, o.record.Result.Data = true, nil, nil
 			continue
 		case r.size == 0:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -39,6 +40,7 @@ type operation struct {
 	record   semel.Record // of a lookup, and of a claim that was not granted
 	err      error
 	full     bool // its result found no room in the answer
+	hidden   bool // the caller may not see its result
 }
 
 // key returns the key of the operation.
@@ -54,7 +56,8 @@ func (o *operation) key() *semel.Key {
 	return &o.claim.Key
 }
 
-// run asks the store for all operations that were not refused, in one call for each verb.
+// run asks the store for all operations that were not refused, in one call for each verb,
+// and these calls at the same time.
 // If a key comes twice with different verbs, its operations are done in order, in several
 // calls.
 //
@@ -90,24 +93,26 @@ func run(ctx context.Context, store semel.Store, list []*operation, r *room) {
 		}
 		waves[wave][o.verb] = append(waves[wave][o.verb], o)
 	}
-	for _, wave := range waves {
-		for verb, list := range wave {
-			if len(list) == 0 {
-				continue
-			}
-			chunk := len(list)
-			if verbOf(verb) == verbClaim {
-				chunk = min(chunk, r.chunk)
-			}
-			for part := range slices.Chunk(list, chunk) {
-				ask(ctx, store, verbOf(verb), part)
-				r.fit(part)
-			}
-		}
+	for i := range waves {
+		askWave(ctx, store, &waves[i], r)
 	}
 }
 
-func verbOf(i int) verb { return verb(i) }
+// askWave asks the store for operations with different keys, by their verbs. The verbs are
+// asked for at the same time: one after another, each would wait for the disk.
+func askWave(ctx context.Context, store semel.Store, wave *[verbLookup][]*operation, r *room) {
+	var rest sync.WaitGroup
+	for v := verbComplete; v < verbLookup; v++ {
+		if list := wave[v]; len(list) > 0 {
+			rest.Go(func() { ask(ctx, store, v, list) })
+		}
+	}
+	for part := range slices.Chunk(wave[verbClaim], r.chunk) {
+		ask(ctx, store, verbClaim, part)
+		r.fit(part)
+	}
+	rest.Wait()
+}
 
 // errNoAnswer is the error of a request that a store did not answer.
 var errNoAnswer = errors.New("the store gave no answer")

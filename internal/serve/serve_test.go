@@ -326,6 +326,14 @@ func TestCallersMayDoWhatTheirRoleAllows(t *testing.T) {
 		t.Errorf("%v", refused)
 	}
 	as("o", "claim", `{"scope":"mail","id":"b"}`).want(t, "decision", "fresh")
+	paid := as("w1", "claim", `{"scope":"pay/eu","id":"paid"}`).want(t, "decision", "fresh").body["token"]
+	as("w1", "complete", fmt.Sprintf(`{"scope":"pay/eu","id":"paid","token":"%v","result":{"text":"secret"}}`, paid)).want(t, "state", "done")
+	for caller, sees := range map[string]bool{"v": false, "w1": true} {
+		item := as(caller, "lookup", `{"items":[{"scope":"pay/eu","id":"paid"}]}`).want(t).items(t)[0]
+		if text, shown := item["result_text"]; shown != sees || sees && text != "secret" || item["result_size"] != 6.0 {
+			t.Errorf("%s sees %v", caller, item)
+		}
+	}
 	bodies := map[string]string{"claim": `{"scope":"pay/1","id":"z"}`, "complete": "", "release": "", "extend": "", "batch": `{"items":[]}`, "lookup": `{"items":[]}`, "list": `{}`, "resolve": "", "remove": ""}
 	for caller, allowed := range map[string]string{"w1": "claim complete release extend batch lookup", "v": "lookup list", "o": "claim complete release extend batch lookup list resolve remove"} {
 		for verb, body := range bodies {
@@ -565,9 +573,18 @@ func TestASlowClientCostsAConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	if text, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusBadRequest || !bytes.Contains(text, []byte("cut off")) {
+	if text, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusServiceUnavailable || !bytes.Contains(text, []byte("cut off")) || !bytes.Contains(text, []byte(`"retry":"later"`)) {
 		t.Errorf("%s %s", response.Status, text)
 	}
+}
+
+// Small calls have room while others hold all memory, such as answers that their clients read
+// slowly.
+func TestSmallCallsNeedNoMemoryOfOthers(t *testing.T) {
+	t.Parallel()
+	s := start(t, memory(t), serve.Options{MaxMemory: 1})
+	s.post("claim", `{"scope":"p","id":"a"}`).want(t, "decision", "fresh")
+	s.post("claim", `{"scope":"p","id":"b","origin":"`+strings.Repeat("x", 17<<10)+`"}`).refused(t, 503, "overloaded", "max_memory")
 }
 
 // All exchanges of the store that is a client of the server are those of the document.
@@ -631,4 +648,47 @@ func TestKeysOfABatchShareEvents(t *testing.T) {
 	}
 	s.post("batch", `{"items":[`+complete(0, "a")+","+complete(1, "b")+","+claim("c", "4")+`]}`)
 	want("decided fresh 0 c", "completed undecided 2")
+}
+
+// meeting is a store in which the first claim and the first completion wait for each other.
+type meeting struct {
+	semel.Store
+	claimed, completed chan struct{}
+}
+
+func (m *meeting) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	if reqs[0].Key.ID == "later" {
+		if err := meet(m.claimed, m.completed); err != nil {
+			return err
+		}
+	}
+	return m.Store.Claim(ctx, reqs, answers)
+}
+
+func (m *meeting) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
+	if err := meet(m.completed, m.claimed); err != nil {
+		return err
+	}
+	return m.Store.Complete(ctx, reqs, answers)
+}
+
+func meet(here, there chan struct{}) error {
+	close(here)
+	select {
+	case <-there:
+		return nil
+	case <-time.After(30 * time.Second):
+		return fmt.Errorf("the other verb of the request was not asked for meanwhile: %w", semel.ErrInvalidRequest)
+	}
+}
+
+// A batch waits for the disk once: its claims and its completions are asked for at the same time.
+func TestVerbsOfABatchShareTheWait(t *testing.T) {
+	t.Parallel()
+	s := start(t, &meeting{memory(t), make(chan struct{}), make(chan struct{})}, serve.Options{})
+	token := s.post("claim", `{"scope":"p","id":"first","claim_id":"1"}`).want(t, "decision", "fresh").body["token"]
+	got := s.post("batch", fmt.Sprintf(`{"items":[{"claim":{"scope":"p","id":"later","claim_id":"2"}},{"complete":{"scope":"p","id":"first","token":%q}}]}`, token)).items(t)
+	if len(got) != 2 || got[0]["decision"] != "fresh" || got[1]["state"] != "done" {
+		t.Errorf("%v", got)
+	}
 }

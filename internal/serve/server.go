@@ -135,7 +135,7 @@ func New(opts Options) *Server {
 	protocols.SetUnencryptedHTTP2(opts.TLS == nil)
 	s.server = &http.Server{
 		Handler: s, TLSConfig: opts.TLS, Protocols: protocols, MaxHeaderBytes: 16 << 10,
-		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ReadHeaderTimeout: 10 * time.Second, WriteTimeout: opts.BodyTimeout + MaxWait, IdleTimeout: 2 * time.Minute,
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: 250, SendPingTimeout: 30 * time.Second, WriteByteTimeout: opts.BodyTimeout},
 		ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelDebug),
 	}
@@ -262,6 +262,9 @@ var routes = map[string]route{
 // prefix begins every path. Changes below it only add.
 const prefix = "/v1/"
 
+// Values of headers that each answer has. Nobody changes them.
+var noStore, noSniff = []string{"no-store"}, []string{"nosniff"}
+
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.metrics.open.Add(1)
@@ -274,11 +277,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m, began := &measured{ResponseWriter: w, status: http.StatusOK}, time.Now()
 	defer func() { s.metrics.end(name, m.status, time.Since(began)) }()
 	h := m.Header()
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	if control := http.NewResponseController(w); control.SetWriteDeadline(began.Add(s.opts.BodyTimeout+MaxWait)) == nil && r.ProtoMajor == 1 {
-		defer func() { _ = control.SetWriteDeadline(time.Time{}) }()
-	}
+	h["Cache-Control"], h["X-Content-Type-Options"] = noStore, noSniff
 	if name == "other" {
 		s.refuse(m, storeapi.Of(storeapi.NotFound, "The API is below /v1/: /v1/openapi.json describes it."))
 		return
@@ -406,7 +405,7 @@ func (c *call) read() (taken int64, _ *storeapi.Problem) {
 	case errors.Is(err, errNoMemory):
 		return taken, storeapi.Of(storeapi.Overloaded, "There is no memory for the body (serve.max_memory). Nothing was changed.")
 	case err != nil:
-		return taken, storeapi.Of(storeapi.InvalidRequest, fmt.Sprintf("The body was not there within %s, or it was cut off. Nothing was changed.", c.server.opts.BodyTimeout))
+		return taken, storeapi.Of(storeapi.Overloaded, fmt.Sprintf("The body was not there within %s, or it was cut off. Nothing was changed.", c.server.opts.BodyTimeout))
 	}
 	if c.body, err = body(text); err != nil {
 		return taken, storeapi.Of(storeapi.InvalidRequest, err.Error())

@@ -99,6 +99,7 @@ func (c *call) many(read func(d *decoder, value []byte) ([]*operation, error)) (
 func (c *call) items(list []*operation) *storeapi.Items {
 	all := &storeapi.Items{Items: make([]json.RawMessage, len(list))}
 	now := time.Now()
+	var text []byte // of all items
 	for i, o := range list {
 		answer, p := c.server.answer(o, now)
 		if p == nil && o.full {
@@ -107,8 +108,9 @@ func (c *call) items(list []*operation) *storeapi.Items {
 		if p != nil {
 			answer = &storeapi.Refused{Error: p}
 		}
-		text := encode(answer)
-		all.Items[i] = text
+		start := len(text)
+		text = appendAnswer(text, answer)
+		all.Items[i] = text[start:len(text):len(text)]
 	}
 	return all
 }
@@ -264,7 +266,7 @@ func (c *call) look(list []*operation, r *room) error {
 			return err
 		}
 		for i, o := range part {
-			if o.record = records[i]; r == nil {
+			if o.record, o.hidden = records[i], r == nil; o.hidden {
 				o.record.Result.Data = nil
 			}
 		}
@@ -318,7 +320,7 @@ func (c *call) lookDigests(list []*operation, r *room) *storeapi.Problem {
 		if o.claim.Key = o.record.Key; !c.who.maySee(&o.record) {
 			o.problem, o.record = forbidden("of this record"), semel.Record{}
 		}
-		if c.who.Role == Viewer {
+		if o.hidden = c.who.Role == Viewer; o.hidden {
 			o.record.Result.Data = nil
 		}
 		r.fit([]*operation{o})

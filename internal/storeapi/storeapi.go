@@ -110,6 +110,15 @@ type Settled struct {
 	Removed *bool `json:"removed,omitempty"`
 }
 
+// Append appends the answer as JSON, as that of a claim does.
+func (s *Settled) Append(b []byte) []byte {
+	b = appendText(append(b, `{"state":`...), s.State)
+	if s.Removed != nil {
+		b = strconv.AppendBool(append(b, `,"removed":`...), *s.Removed)
+	}
+	return append(b, '}')
+}
+
 // Extended is the answer for one lease.
 type Extended struct {
 	LeaseMS  int64  `json:"lease_ms"`

@@ -11,13 +11,14 @@ import (
 func TestAppendWritesWhatEncodingJSONDoes(t *testing.T) {
 	t.Parallel()
 	texts := []string{"", "plain", `a "quoted" \ text`, "ünï", "<&>", "\u2028\n", "half \xff"}
-	answers := []interface{ Append([]byte) []byte }{&Claimed{}, &Items{Items: []json.RawMessage{}}}
+	answers := []interface{ Append([]byte) []byte }{&Claimed{}, &Settled{}, &Items{Items: []json.RawMessage{}}}
 	for _, text := range texts {
-		claimed, items := &Claimed{}, &Items{}
+		claimed, settled, items := &Claimed{}, &Settled{}, &Items{}
 		fill(t, reflect.ValueOf(claimed).Elem(), text)
+		fill(t, reflect.ValueOf(settled).Elem(), text)
 		fill(t, reflect.ValueOf(items).Elem(), text)
 		items.Items = []json.RawMessage{[]byte(`{"state":"done"}`), []byte(`{"decision":"fresh"}`)}
-		answers = append(answers, claimed, items)
+		answers = append(answers, claimed, settled, items)
 	}
 	for _, answer := range answers {
 		want, err := json.Marshal(answer)
@@ -42,6 +43,9 @@ func fill(t *testing.T, of reflect.Value, text string) {
 		case **int64:
 			number := int64(1) << 40
 			*field = &number
+		case **bool:
+			truth := text == "plain"
+			*field = &truth
 		case **Result:
 			*field = &Result{Kind: "value", Text: &text}
 		case **Counts:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // IsString reports whether the value of a header begins as a string does.
@@ -20,7 +21,7 @@ func String(value string) (string, error) {
 		return "", err
 	case strings.HasPrefix(strings.TrimLeft(rest, " "), ","):
 		return "", errors.New("it has more than one key: send one")
-	case !parameters.MatchString(rest):
+	case !parameters().MatchString(rest):
 		return "", fmt.Errorf("%.40q follows the closing double quote", rest)
 	}
 	return text, nil
@@ -56,13 +57,15 @@ func quoted(value string) (text, rest string, err error) {
 // parameters is what may follow a string: nothing, or parameters, as sections 3.1.2 and
 // 4.2.3.2 of RFC 9651 have them. The values are, in this order: string, bytes, boolean,
 // date, decimal, integer, token, display string.
-var parameters = regexp.MustCompile(`^(?:; *[a-z*][a-z0-9_.*-]*(?:=(?:` + strings.Join([]string{
-	`"(?:[ !#-\[\]-~]|\\["\\])*"`,
-	`:[A-Za-z0-9+/=]*:`,
-	`\?[01]`,
-	`@-?[0-9]{1,15}`,
-	`-?[0-9]{1,12}\.[0-9]{1,3}`,
-	`-?[0-9]{1,15}`,
-	"[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*",
-	`%"(?:[ !#$&-~]|%[0-9a-f]{2})*"`,
-}, "|") + `))?)* *$`)
+var parameters = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(?:; *[a-z*][a-z0-9_.*-]*(?:=(?:` + strings.Join([]string{
+		`"(?:[ !#-\[\]-~]|\\["\\])*"`,
+		`:[A-Za-z0-9+/=]*:`,
+		`\?[01]`,
+		`@-?[0-9]{1,15}`,
+		`-?[0-9]{1,12}\.[0-9]{1,3}`,
+		`-?[0-9]{1,15}`,
+		"[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*",
+		`%"(?:[ !#$&-~]|%[0-9a-f]{2})*"`,
+	}, "|") + `))?)* *$`)
+})

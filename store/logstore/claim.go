@@ -2,8 +2,10 @@ package logstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/digest"
@@ -29,6 +31,7 @@ type keys struct {
 
 	relieve   func(context.Context) error // lets keys leave memory
 	unspilled error                       // of the last call of it
+	retry     int64                       // not before that time is it called again
 }
 
 func (k *keys) newOp() *op { return k.ops.Get().(*op) }
@@ -108,6 +111,7 @@ func (k *keys) each(ctx context.Context, o *op, n int, room func(i int) int, pla
 		}
 		if !relieved && k.canRelieve() {
 			k.log.mu.Unlock()
+			k.committer.leadAll(o)
 			k.makeRoom(ctx)
 			relieved = true
 			continue
@@ -382,38 +386,49 @@ func (k *keys) kept(key semel.Key) semel.Key {
 // canRelieve reports whether keys can leave memory, and take more than their share. The
 // caller holds the lock.
 func (k *keys) canRelieve() bool {
-	return k.crowded(1, 1) && k.log.segments.byNum(k.log.segments.first).sealed
+	return k.crowded(1, 1) && k.log.segments.byNum(k.log.segments.first).sealed &&
+		(k.unspilled == nil || k.log.clock.Nanos() >= k.retry)
 }
 
 // makeRoom lets keys leave memory. If they cannot, they may take more than their share for
-// a while.
+// a while. A failed attempt may have read and written much, so the next waits.
 func (k *keys) makeRoom(ctx context.Context) {
 	err := k.relieve(ctx)
 	k.log.mu.Lock()
 	defer k.log.mu.Unlock()
 	if ctx.Err() == nil {
-		k.unspilled = err
+		const pause = int64(time.Second)
+		k.unspilled, k.retry = err, k.log.clock.Nanos()+pause
 	}
 }
 
 // crowded reports whether the keys in memory take their share of Options.MaxIndexBytes, or
-// a part of it. The runs take the rest, but never all. The caller holds the lock.
+// a part of it, and done keys, which can leave it, an eighth. The runs take the rest, but
+// never all. The caller holds the lock.
 func (k *keys) crowded(part, of int64) bool {
 	const slotBytes = 12 // about the memory of a key in the index
+	done := k.finder.index.count * slotBytes
 	share := max(k.opts.MaxIndexBytes-k.finder.runs.bytes(), k.opts.MaxIndexBytes/4)
-	return (k.finder.index.count*slotBytes+k.claims.bytes())*of >= share*part
+	return (done+k.claims.bytes())*of >= share*part && done*8 >= share
 }
 
-// full reports whether keys could not leave memory, and take far more than their share.
-func (k *keys) full() bool { return k.unspilled != nil && k.crowded(2, 1) }
+// full reports whether a new key is refused: claims cannot leave memory and take all of
+// Options.MaxIndexBytes, or done keys could not leave it and take far more than their share.
+func (k *keys) full() bool {
+	return k.claims.bytes() >= k.opts.MaxIndexBytes || k.unspilled != nil && k.crowded(2, 1)
+}
 
 func (k *keys) memoryBytes() int64 {
 	return k.finder.index.bytes + k.finder.runs.bytes() + k.claims.bytes()
 }
 
 func (k *keys) errFull() error {
-	return fmt.Errorf("logstore: %d keys and %d claims take %d bytes of memory, Options.MaxIndexBytes is %d, and keys cannot leave memory: %w: %w",
-		k.finder.index.count, k.claims.Len(), k.memoryBytes(), k.opts.MaxIndexBytes, semel.ErrStoreFull, k.unspilled)
+	cause := k.unspilled
+	if cause == nil {
+		cause = errors.New("only done keys can leave memory: wait until claims are completed or released, or increase the option")
+	}
+	return fmt.Errorf("logstore: %d keys and %d claims take %d bytes of memory, Options.MaxIndexBytes is %d, and they cannot leave memory: %w: %w",
+		k.finder.index.count, k.claims.Len(), k.memoryBytes(), k.opts.MaxIndexBytes, semel.ErrStoreFull, cause)
 }
 
 // digestOf returns the digest of a valid key.

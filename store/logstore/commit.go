@@ -102,13 +102,21 @@ func (c *committer) append(o *op, entry []byte) uint64 {
 // settle leads the batches of a call and waits until all its entries are
 // durable.
 func (c *committer) settle(ctx context.Context, o *op) error {
-	for _, b := range o.led {
-		c.lead(b)
-	}
+	c.leadAll(o)
 	if o.wait == nil {
 		return nil
 	}
 	return o.wait.wait(ctx)
+}
+
+// leadAll leads the batches of a call. A call must do so before it waits for anything else,
+// because others may have joined them and wait.
+func (c *committer) leadAll(o *op) {
+	for _, b := range o.led {
+		c.lead(b)
+	}
+	clear(o.led)
+	o.led = o.led[:0]
 }
 
 // lead writes a batch after the previous batches are written.

@@ -52,21 +52,31 @@ func (s spilling) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers 
 	return s.Store.Claim(ctx, reqs, answers)
 }
 
+// openSpilling opens a store whose keys leave memory all the time, and merges its runs often.
+func openSpilling(dir string, opts *logstore.Options, claims *atomic.Int64) (semel.Store, error) {
+	s, err := logstore.Open(dir, opts)
+	if err != nil {
+		return nil, err
+	}
+	logstore.MergePairs(s)
+	return spilling{s, claims}, nil
+}
+
 func TestConformanceOfKeysThatHaveLeftMemory(t *testing.T) {
-	storetest.Run(t, storetest.Harness{
-		New: func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
-			dir := tb.TempDir()
-			claims := new(atomic.Int64)
-			return func() (semel.Store, error) {
-				s, err := logstore.Open(dir, &logstore.Options{Clock: now, Fsync: logstore.Never, SegmentSize: 64 << 10, KeepIDs: true})
-				if err != nil {
-					return nil, err
-				}
-				return spilling{s, claims}, nil
-			}
-		},
-		Transact: transact,
-	})
+	for name, keepIDs := range servicestest.Sampled(map[string]bool{"readable ids": true, "digests": false}, 1) {
+		t.Run(name, func(t *testing.T) {
+			storetest.Run(t, storetest.Harness{
+				New: func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
+					dir := tb.TempDir()
+					claims := new(atomic.Int64)
+					return func() (semel.Store, error) {
+						return openSpilling(dir, &logstore.Options{Clock: now, Fsync: logstore.Never, SegmentSize: 64 << 10, KeepIDs: keepIDs}, claims)
+					}
+				},
+				Transact: transact,
+			})
+		})
+	}
 }
 
 func TestCopyOfTheDirectoryHasEveryAcknowledgedChange(t *testing.T) {
@@ -111,11 +121,14 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 	return tx.Commit(ctx)
 }
 
+const leaveMemory = "keys leave memory"
+
 func TestStoreSurvivesCrashes(t *testing.T) {
 	for name, opts := range servicestest.Sampled(map[string]logstore.Options{
 		"always":       {Fsync: logstore.Always},
 		"never":        {Fsync: logstore.Never},
 		"readable ids": {Fsync: logstore.Always, KeepIDs: true, DurableClaims: true},
+		leaveMemory:    {Fsync: logstore.Always},
 	}, 1) {
 		t.Run(name, func(t *testing.T) {
 			storetest.RunCrash(t, storetest.CrashHarness{
@@ -124,6 +137,9 @@ func TestStoreSurvivesCrashes(t *testing.T) {
 					o.FS, o.Clock, o.SegmentSize, o.CacheBytes = fs, now, 64<<10, 256<<10
 					// Long enough that a power loss loses something.
 					o.FsyncInterval = time.Hour
+					if name == leaveMemory {
+						return openSpilling(dir, &o, new(atomic.Int64))
+					}
 					return logstore.Open(dir, &o)
 				},
 				Transact: transact,

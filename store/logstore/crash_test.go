@@ -239,7 +239,7 @@ func TestAcknowledgedWritesSurviveACrash(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(n, 1))
 	points := random.Perm(whole.Ops())
-	for _, at := range points[:min(len(points), tries(60))] {
+	for _, at := range points[:min(len(points), tries(40))] {
 		at++
 		fs := faultfs.New()
 		fs.CrashAt(at)

@@ -22,8 +22,8 @@ type maintenance struct {
 	finder    *finder
 	keys      *keys
 	merger    *merger
-	// maintaining is held while segments are deleted. Lock it before log.prepare
-	// and log.mu.
+	// maintaining is held while segments are deleted or leave memory. Lock it before
+	// log.prepare and log.mu.
 	maintaining sync.Mutex
 }
 
@@ -88,6 +88,7 @@ func (m *maintenance) expire(ctx context.Context) (forgotten int64, err error) {
 	m.maintaining.Lock()
 	defer m.maintaining.Unlock()
 	defer m.finder.sweep()
+	defer m.merger.wakeUp() // keys of runs may have expired
 	for {
 		if ctx.Err() != nil {
 			return forgotten, interrupted(ctx)
@@ -205,8 +206,17 @@ func (m *maintenance) carry(ctx context.Context, g *segment) (int64, error) {
 	if err == nil {
 		err = m.carryRest(ctx, o, g, g.num+1)
 	}
-	// Lead the batches even after an error.
-	return carried, errors.Join(err, m.committer.settle(context.WithoutCancel(ctx), o))
+	return carried, m.settle(ctx, o, err)
+}
+
+// settle makes what was carried durable, under every sync policy: the files that had it
+// are deleted next. It leads the batches of the call even after an error, and returns that.
+func (m *maintenance) settle(ctx context.Context, o *op, err error) error {
+	err = errors.Join(err, m.committer.settle(context.WithoutCancel(ctx), o))
+	if err != nil || m.log.opts.Fsync == Always {
+		return err
+	}
+	return m.committer.syncAll(true)
 }
 
 func carryRoom(e *entry) int {

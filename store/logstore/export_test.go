@@ -2,6 +2,9 @@ package logstore
 
 import "context"
 
+// MergePairs lets the store merge two runs, not only many, for the suites.
+func MergePairs(s *Store) { mergePairs(s) }
+
 // Spill lets all keys leave memory that are not in an open transaction, for the suites.
 func Spill(ctx context.Context, s *Store) error {
 	if err := s.log.prepareSpare(minSegmentSize); err != nil {

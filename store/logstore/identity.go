@@ -17,6 +17,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/store/logstore/internal/run"
 	"github.com/semel-dev/semel/vfs"
 )
 
@@ -201,7 +202,9 @@ func (d *directory) checkDir() error {
 // among foreign files. Without the old store's secret, its digests are useless.
 func checkEmpty(dir string, names []string) error {
 	for _, name := range names {
-		if _, ok := parseSegmentName(name); ok {
+		_, isSegment := parseSegmentName(name)
+		_, _, isRun := parseRunName(strings.TrimSuffix(strings.TrimSuffix(name, run.IndexSuffix), run.Suffix) + run.Suffix)
+		if isSegment || isRun {
 			return &CorruptError{File: filepath.Join(dir, identityName), Err: errors.New("the file is missing, but the directory has segments")}
 		}
 		if name != lockName && name != identityTemp && !strings.HasSuffix(name, tempSuffix) {
@@ -300,7 +303,7 @@ func (d *directory) saveIdentity() error {
 		err = d.fs.Rename(temp, d.identityFile())
 	}
 	if err == nil {
-		err = d.fs.SyncDir(d.path)
+		err = syncFailed(d.fs.SyncDir(d.path))
 	}
 	if err != nil {
 		if errors.Is(err, syscall.ENOSPC) {
@@ -317,7 +320,7 @@ func (d *directory) writeIdentity(temp string) error {
 		return err
 	}
 	if _, err = f.WriteAt(d.id.encode(), 0); err == nil {
-		err = f.Sync()
+		err = syncFailed(f.Sync())
 	}
 	return errors.Join(err, f.Close())
 }

@@ -290,7 +290,7 @@ func (in *inspector) count() (semel.Counts, error) {
 	}
 	now := in.log.clock.Nanos()
 	counts := semel.Counts{
-		Done:        in.finder.index.count + in.finder.runs.count - in.finder.runs.unswept,
+		Done:        in.finder.index.count + in.finder.runs.keys(),
 		MemoryBytes: in.keys.memoryBytes() + int64(len(in.log.cache.resident)+len(in.log.cache.free))*chunkSize,
 	}
 	for _, c := range in.keys.claims.All() {
@@ -328,5 +328,6 @@ func (in *inspector) keysWithoutRule() (bool, error) {
 			return false, nil
 		}
 	}
-	return in.finder.index.count+in.finder.runs.count > 0 || in.keys.claims.Len() > 0, in.log.usable()
+	inRuns := slices.ContainsFunc(in.finder.runs.list, func(s *sortedRun) bool { return s.summary.entries > 0 })
+	return inRuns || in.finder.index.count > 0 || in.keys.claims.Len() > 0, in.log.usable()
 }

@@ -34,6 +34,10 @@ type log struct {
 	// mu.
 	prepare sync.Mutex
 
+	// deleting is held while files are deleted. Lock it before mu.
+	deleting sync.Mutex
+	needless []string // files that must be deleted before others
+
 	background sync.WaitGroup // goroutines and calls for which Close waits
 	wake       chan struct{}  // tells the maintenance that a segment was started
 }
@@ -295,7 +299,7 @@ func (l *log) unpinLocked(g *segment) {
 	g.closeIfUnused()
 }
 
-// deleteSegment removes a segment's file. Current readers can finish.
+// deleteSegment deletes a segment. Current readers can finish.
 func (l *log) deleteSegment(g *segment) error {
 	l.mu.Lock()
 	if l.segments.byNum(g.num) == g {
@@ -304,15 +308,28 @@ func (l *log) deleteSegment(g *segment) error {
 	g.dead = true
 	g.closeIfUnused()
 	l.mu.Unlock()
-	err := l.dir.removeIfThere(filepath.Join(l.dir.path, segmentName(g.num)))
-	if err == nil {
-		err = syncFailed(l.dir.fs.SyncDir(l.dir.path))
+	return l.deleteFiles(segmentName(g.num))
+}
+
+// deleteFiles deletes files in the order in which they became needless, because an open
+// takes a gap for damage. If it fails, the next call begins where this one ended.
+func (l *log) deleteFiles(names ...string) error {
+	l.deleting.Lock()
+	defer l.deleting.Unlock()
+	l.needless = append(l.needless, names...)
+	if len(l.needless) == 0 {
+		return nil
 	}
-	if err != nil {
+	for len(l.needless) > 0 {
+		if err := l.dir.removeIfThere(filepath.Join(l.dir.path, l.needless[0])); err != nil {
+			return fmt.Errorf("logstore: delete %s: %w", l.needless[0], err)
+		}
+		l.needless = l.needless[1:]
+	}
+	if err := syncFailed(l.dir.fs.SyncDir(l.dir.path)); err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		err = l.stopIfUnsynced(err)
-		return fmt.Errorf("logstore: delete segment %d: %w", g.num, err)
+		return fmt.Errorf("logstore: sync %s after deletions: %w", l.dir.path, l.stopIfUnsynced(err))
 	}
 	return nil
 }

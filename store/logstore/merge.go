@@ -20,6 +20,7 @@ type merger struct {
 	wake   chan struct{} // there is a new run
 	// merging is held while runs are merged or dropped. Lock it before log.mu.
 	merging sync.Mutex
+	failed  []*sortedRun // all runs when a merge failed; log.mu guards it
 }
 
 // mostMerged bounds the entries of a merged run, and so the space that a merge needs.
@@ -32,8 +33,8 @@ func (m *merger) wakeUp() {
 	}
 }
 
-// run merges runs until the store is closed. A merge that failed is tried again with the
-// next new run. Until then, lookups ask more runs.
+// run merges runs until the store is closed. A merge that failed, perhaps because it filled
+// the disk, is tried again when there is another run. Until then, lookups ask more runs.
 func (m *merger) run(ctx context.Context) {
 	for {
 		select {
@@ -82,6 +83,22 @@ func (m *merger) pick(list []*sortedRun) (from, to int) {
 	return from, to
 }
 
+// pickDead returns two neighbours of whose entries more than half are needed no more. A run
+// is deleted as a whole only when it is the oldest, so behind keys that live longer, others
+// would stay. Each such merge leaves a run less, so there is an end.
+func pickDead(list []*sortedRun, now int64) (from, to int) {
+	for from < len(list) && list[from].expired(now) {
+		from++ // will be deleted unread
+	}
+	for ; from+1 < len(list); from++ {
+		a, b := list[from], list[from+1]
+		if 2*(a.needless(now)+b.needless(now)) > a.Entries()+b.Entries() {
+			return from, from + 2
+		}
+	}
+	return 0, 0
+}
+
 // together reports whether runs may become one: it is deleted when the last of its keys has
 // expired, so it must not cover much more time than a part of their windows.
 func (m *merger) together(oldest, newest *sortedRun) bool {
@@ -92,18 +109,34 @@ func (m *merger) together(oldest, newest *sortedRun) bool {
 	return newest.summary.last-oldest.summary.first <= window/8
 }
 
+// next returns all runs, and those of them that must be merged next, if there are any.
+func (m *merger) next() (list []*sortedRun, from, to int) {
+	m.log.mu.Lock()
+	defer m.log.mu.Unlock()
+	list = m.finder.runs.list
+	if m.log.usable() != nil || slices.Equal(list, m.failed) {
+		return nil, 0, 0
+	}
+	m.failed = nil
+	if from, to = m.pick(list); from == to {
+		from, to = pickDead(list, m.log.clock.Nanos())
+	}
+	return list, from, to
+}
+
 // merge merges some runs. It returns false if none are worth it.
 func (m *merger) merge(ctx context.Context) (bool, error) {
+	if _, from, to := m.next(); from == to {
+		return false, nil // and nobody has waited for the lock
+	}
 	m.merging.Lock()
 	defer m.merging.Unlock()
-	m.log.mu.Lock()
-	list := m.finder.runs.list
-	from, to := m.pick(list)
-	older, group := list[:from], list[from:to]
-	if from == to || m.log.usable() != nil {
-		m.log.mu.Unlock()
+	list, from, to := m.next()
+	if from == to {
 		return false, nil
 	}
+	older, group := list[:from], list[from:to]
+	m.log.mu.Lock()
 	for _, s := range group {
 		s.pins++
 	}
@@ -119,6 +152,7 @@ func (m *merger) merge(ctx context.Context) (bool, error) {
 	if err != nil {
 		m.log.mu.Lock()
 		defer m.log.mu.Unlock()
+		m.failed = list
 		return false, m.log.stopIfUnsynced(err)
 	}
 	return true, m.log.deleteRuns(group...)
@@ -191,7 +225,10 @@ func (m *merger) copy(ctx context.Context, w *runWriter, older, group []*sortedR
 // copyEntry copies an entry if it is needed.
 func (m *merger) copyEntry(w *runWriter, older []*sortedRun, raw []byte, base, now int64) error {
 	e, ok := decodeEntry(raw, base)
-	if ok && e.kind == kindDone && now < e.expires {
+	switch {
+	case !ok:
+		return errUndecoded
+	case e.kind == kindDone && now < e.expires:
 		return w.add(raw, base)
 	}
 	if !slices.ContainsFunc(older, func(s *sortedRun) bool { return s.MayHave(&e.digest) }) {

@@ -63,11 +63,13 @@ type Options struct {
 	// KiB. Defaults to 8 MiB.
 	CacheBytes int64
 	// MaxIndexBytes is the memory for open claims and for the index, which takes 10 to
-	// 13 bytes per key. Beyond it, the oldest keys leave memory for sorted files, and
-	// take about 1.3 bytes each, also beyond this number. A claim of such a key then
-	// takes one read. A new key takes none, but for one in 250 for each file. Must be at
-	// least 1 MiB. Defaults to a quarter of the machine's memory, or 4 GiB if that is
-	// unknown.
+	// 13 bytes per key. Beyond it, the oldest done keys leave memory for sorted files,
+	// and take about 1.3 bytes each, also beyond this number. A claim of such a key then
+	// takes one read. A new key takes none, but for one in 250 for each file. FirstSeen
+	// of such a key is zero, unless it has a result, a readable ID or an origin. If
+	// open claims alone take this memory, others are refused with semel.ErrStoreFull.
+	// Must be at least 1 MiB. Defaults to a quarter of the machine's memory, or 4 GiB if
+	// that is unknown.
 	MaxIndexBytes int64
 	// MaxResult is the maximum size of a stored result in bytes. Must be at
 	// most 32 MiB. Defaults to 1 MiB.

@@ -28,7 +28,7 @@ type loader struct {
 	unsure  []byte   // the bytes after sure
 	workers []*worker
 	spilled uint32   // number of the last segment that a run replaces
-	stale   []string // segments and runs that a run replaces, left by a crash
+	stale   []string // files of segments and runs that are not needed, left by a crash
 }
 
 func newLoader(s *Store) *loader {
@@ -40,11 +40,15 @@ func newLoader(s *Store) *loader {
 // recover rebuilds the state from the log. It finds the segments, reads and
 // verifies them in order, and cuts off an incomplete last write.
 func (l *loader) recover(names []string) error {
+	left := run.Unfinished(names)
 	for _, name := range names {
-		if strings.HasSuffix(name, tempSuffix) || run.IsLeft(name) {
-			if err := l.store.dir.removeIfThere(filepath.Join(l.store.dir.path, name)); err != nil {
-				return fmt.Errorf("logstore: remove unfinished segment: %w", err)
-			}
+		if strings.HasSuffix(name, tempSuffix) {
+			left = append(left, name)
+		}
+	}
+	for _, name := range left {
+		if err := l.store.dir.removeIfThere(filepath.Join(l.store.dir.path, name)); err != nil {
+			return fmt.Errorf("logstore: remove the unfinished %s: %w", name, err)
 		}
 	}
 	if err := l.openRuns(names); err != nil {
@@ -71,6 +75,9 @@ func (l *loader) recover(names []string) error {
 		if found, err = l.finish(found); err != nil {
 			return err
 		}
+	}
+	for _, s := range l.store.finder.runs.list { // their records may be the last ones
+		l.last = max(l.last, s.summary.last)
 	}
 	last := time.Unix(0, max(l.store.dir.id.created, l.last))
 	l.store.log.clock = clock.New(l.store.opts.Clock, last)
@@ -143,7 +150,7 @@ func (l *loader) openRuns(names []string) error {
 		name := runName(n.from, n.to)
 		switch {
 		case n.to <= l.spilled: // it was merged into the one before
-			l.stale = append(l.stale, name)
+			l.stale = append(l.stale, run.Files(name)...)
 			continue
 		case l.spilled > 0 && n.from != l.spilled+1:
 			return &CorruptError{File: filepath.Join(d.path, runName(l.spilled+1, n.from-1)), Err: errors.New("the run is missing, or its name was changed")}
@@ -392,15 +399,15 @@ func (l *loader) finish(found []*segment) ([]*segment, error) {
 	if err := l.checkFirst(found); err != nil {
 		return found, err
 	}
+	if err := l.store.log.deleteFiles(l.stale...); err != nil {
+		return found, err
+	}
 	l.store.log.segments.swept = found[0].num
 	for len(found) > 0 && found[0].num < l.store.log.segments.first {
 		if err := l.store.log.deleteSegment(found[0]); err != nil {
 			return found, err
 		}
 		found = found[1:]
-	}
-	if err := l.removeStale(); err != nil {
-		return found, err
 	}
 	l.store.finder.sweep()
 	for n := len(found); n >= 2 && !found[n-2].sealed; n-- {
@@ -418,21 +425,6 @@ func (l *loader) finish(found []*segment) ([]*segment, error) {
 	}
 	l.store.committer.seq = l.seq - 1
 	return found, nil
-}
-
-// removeStale removes the files that runs replace, and runs that were expired.
-func (l *loader) removeStale() error {
-	d := l.store.dir
-	for _, name := range l.stale {
-		err := d.removeIfThere(filepath.Join(d.path, name))
-		if err == nil && strings.HasSuffix(name, run.Suffix) {
-			err = run.Remove(d.runPlace(), name)
-		}
-		if err != nil {
-			return fmt.Errorf("logstore: remove %s, which a run replaces: %w", name, err)
-		}
-	}
-	return nil
 }
 
 // secure makes the recovered data durable. Readable data need not be on disk:
@@ -464,9 +456,10 @@ func (l *loader) checkFirst(found []*segment) error {
 	}
 	runs := &l.store.finder.runs
 	for len(runs.list) > 0 && runs.list[0].to < first { // their deletion was interrupted
-		l.stale = append(l.stale, runs.list[0].Name())
+		l.stale = append(l.stale, run.Files(runs.list[0].Name())...)
 		runs.replace(0, 1)
 	}
+	runs.uncover()
 	oldest := found[0].num
 	if len(runs.list) > 0 {
 		oldest = runs.list[0].from

@@ -5,10 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/store/logstore/internal/digestmap"
@@ -21,11 +21,11 @@ import (
 type runs struct {
 	list   []*sortedRun // oldest first, without gaps
 	memory int64        // of all runs
-	count  int64        // done entries, with those that a later entry hides
+	count  int64        // done entries, less the removals, each of which hides one
 	// unswept are the entries of the newest run that still have a slot in the index.
 	unswept int64
 	// hidden are the keys that were removed by hand while a run may have them, with the
-	// position of the removal in the log.
+	// position of the removal in the log. The removal is in a segment that exists.
 	hidden digestmap.Map[uint64]
 	// spilling is behind the segments that are being written to a run. A key that is
 	// removed there must be hidden.
@@ -62,7 +62,16 @@ func runMeta(base int64, s *summary) []byte {
 
 // runPlace returns where the runs of a store are.
 func (d *directory) runPlace() *run.Place {
-	return &run.Place{FS: d.fs, Dir: d.path, Store: d.id.store, Size: entrySize}
+	return &run.Place{FS: d.fs, Dir: d.path, Store: d.id.store, Size: entrySize, Unsynced: runUnsynced}
+}
+
+// runUnsynced wraps the error of a sync, unless the file system found only then that the disk
+// is full: the run is given up, and what it has is elsewhere.
+func runUnsynced(err error) error {
+	if errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	return syncFailed(err)
 }
 
 // newSortedRun returns an open run with the decoded header.
@@ -82,15 +91,21 @@ func newSortedRun(r *run.Run) (*sortedRun, error) {
 func (r *runs) replace(from, to int, by ...*sortedRun) {
 	for _, s := range r.list[from:to] {
 		r.memory -= s.MemoryBytes()
-		r.count -= s.summary.entries
+		r.count -= s.keys()
 		s.dead = true
 		s.closeIfUnused()
 	}
 	for _, s := range by {
 		r.memory += s.MemoryBytes()
-		r.count += s.summary.entries
+		r.count += s.keys()
 	}
 	r.list = slices.Concat(r.list[:from], by, r.list[to:])
+}
+
+// keys returns the number of done keys, with those that have expired. A key that was
+// removed by hand and then done again may count twice while both entries are in runs.
+func (r *runs) keys() int64 {
+	return max(r.count-r.unswept-int64(r.hidden.Len()), 0)
 }
 
 // add adds the newest run.
@@ -105,6 +120,17 @@ func (r *runs) mayHave(d *semel.Digest) bool {
 func (r *runs) hide(d *semel.Digest, pos uint64) {
 	if r.mayHave(d) || r.spilling > 0 {
 		r.hidden.Put(d, &pos)
+	}
+}
+
+// uncover forgets the removals of keys that no run has, or no longer. If there is no run,
+// segments are deleted without a look at their removals, and a later run with such a key
+// must not be hidden.
+func (r *runs) uncover() {
+	for d := range r.hidden.All() {
+		if !r.mayHave(d) {
+			r.hidden.Remove(d)
+		}
 	}
 }
 
@@ -127,22 +153,26 @@ func (s *sortedRun) expired(now int64) bool {
 	return s.summary.expired(now, s.base) == s.summary.entries
 }
 
+// keys returns the number of keys that the run adds to the older ones.
+func (s *sortedRun) keys() int64 { return 2*s.summary.entries - s.Entries() }
+
+// needless returns a lower bound of the number of entries that are needed only if they hide
+// others: of expired keys, and removals.
+func (s *sortedRun) needless(now int64) int64 {
+	return s.summary.expired(now, s.base) + s.Entries() - s.summary.entries
+}
+
 // deleteRuns deletes the files of runs. Current readers can finish.
 func (l *log) deleteRuns(list ...*sortedRun) error {
-	var err error
+	var names []string
 	for _, s := range list {
-		err = errors.Join(err, run.Remove(l.dir.runPlace(), s.Name()))
+		names = append(names, run.Files(s.Name())...)
 	}
-	if err == nil {
-		err = syncFailed(l.dir.fs.SyncDir(l.dir.path))
-	}
-	if err != nil {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return fmt.Errorf("logstore: delete a run: %w", l.stopIfUnsynced(err))
-	}
-	return nil
+	return l.deleteFiles(names...)
 }
+
+// errUndecoded means that an entry of a run is none of this version.
+var errUndecoded = errors.New("cannot decode an entry")
 
 // damaged returns the error of a run that is not as it was written.
 func damaged(err error) error {
@@ -317,7 +347,7 @@ func (b *runRead) find(block []byte) reading {
 	}
 	e, ok := decodeEntry(raw, b.run.base)
 	if !ok {
-		return reading{err: &CorruptError{File: filepath.Join(b.run.Name()), Offset: b.off, Err: errors.New("cannot decode an entry")}}
+		return reading{err: damaged(b.run.Damaged(b.off, errUndecoded))}
 	}
 	return reading{entry: e}
 }

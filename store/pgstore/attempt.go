@@ -20,6 +20,9 @@ type batch struct {
 	run      effect
 	// queue is the effect as statements, if it is nothing else.
 	queue TxQueueFunc
+	// apart means that the server refused a statement of several items, so that each
+	// statement must be of one item.
+	apart bool
 	// turnedAway is how often an item failed because the server was busy.
 	turnedAway int
 	// doubt says why an earlier attempt may have been committed. It is nil if none
@@ -104,7 +107,10 @@ func (b *batch) transact(ctx context.Context, todo []int) *attemptError {
 			return nil
 		}
 		todo = s.todo
+		_, shared := errors.AsType[*sharedError](s.err)
 		switch {
+		case shared && !b.apart:
+			b.apart = true
 		case s.retry && try < b.g.store.opts.retries && backOff(ctx, try) == nil:
 			try++
 		case s.stage == committing && errors.Is(s.err, semel.ErrOutcomeUnknown) && !asked:
@@ -133,6 +139,7 @@ func (b *batch) attempt(ctx context.Context, todo []int) *attemptError {
 		return b.unclaimed(todo, err)
 	}
 	defer u.end(ctx)
+	u.seen.apart = b.apart
 	optimistic := func() bool { return b.doubt == nil && b.g.optimism.justified() && u.sql.optimistic != "" }
 	if b.queue != nil && optimistic() {
 		if s, decided := b.quick(ctx, u, reqs, todo, asked); decided {
@@ -140,7 +147,7 @@ func (b *batch) attempt(ctx context.Context, todo []int) *attemptError {
 		}
 	}
 	claiming, end := b.g.BeginStep(ctx, semel.StepClaim, len(reqs))
-	err = u.decide(claiming, reqs, answers, optimistic())
+	err = u.decide(claiming, reqs, answers, optimistic(), &b.g.mostly)
 	end(common(answers), err)
 	if err != nil {
 		return b.unclaimed(todo, err)
@@ -205,8 +212,8 @@ func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.BatchItem
 	s := &attemptError{stage: running}
 	for _, item := range fresh {
 		s.todo = append(s.todo, item.Index)
-		u.keys = append(u.keys, u.hasher.Key(item.Call.Key))
 	}
+	u.held = fresh
 	under, end := b.g.BeginStep(ctx, semel.StepEffect, len(fresh))
 	returned := false
 	defer func() {
@@ -345,7 +352,7 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 		items[n] = semel.BatchItem{Index: i, Call: &b.calls[i], Claim: semel.Claim{Attempt: 1}}
 		fresh[n] = &items[n]
 	}
-	statements := Statements{owners: make([]*semel.BatchItem, 1, 1+len(fresh))} // the claims have no owner
+	statements := Statements{owners: make([]*semel.BatchItem, 1, 1+len(fresh)), apart: b.apart} // the claims have no owner
 	if err := u.queue(&statements.batch, sql, args...); err != nil {
 		return b.unclaimed(todo, err), true
 	}
@@ -404,6 +411,10 @@ func (b *batch) sendQuick(ctx context.Context, u *guardTx, statements *Statement
 	s := &attemptError{stage: committing, retry: repeatable(err), todo: todo}
 	if statements.blame(at, err) {
 		s.err = failedOf(fresh)
+		return s, false
+	}
+	if statements.shared(at, err) {
+		s.err = &sharedError{err}
 		return s, false
 	}
 	s.err = fmt.Errorf("pgstore: statements: %w", failure(ofEffect(err)))

@@ -105,6 +105,7 @@ func (s session) claim(ctx context.Context, reqs []semel.ClaimRequest, answers [
 }
 
 func (s session) claims(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) *claims {
+	s.plans.grew(len(reqs))
 	return &claims{s, reqs, answers, digest.Owners{Hasher: s.hasher.Hasher}}
 }
 

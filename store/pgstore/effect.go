@@ -50,7 +50,8 @@ type TxItemFunc func(ctx context.Context, tx pgx.Tx, item *semel.BatchItem) erro
 // in one round trip.
 //
 // If the server refuses the statement of an item, that item fails with a
-// [StatementError], and the others are sent again without it.
+// [StatementError], and the others are sent again without it. One statement may also be of
+// several items: see [Statements.Apart].
 //
 // The function may be called again, with no statements, and for items whose keys turn out
 // to be known or in flight: their statements then have no effect. So it must change nothing
@@ -222,30 +223,74 @@ func (queue TxQueueFunc) batch() (effect, int) {
 // refused.
 func (queue TxQueueFunc) Send(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
 	var q Statements
+	if own, ok := tx.(*effectTx); ok {
+		q.apart = own.watch.apart
+	}
 	if err := queue(&q, fresh); err != nil {
 		return err
 	}
 	if len(q.owners) == 0 || len(failedOf(fresh)) > 0 {
 		return nil // the transaction is repeated without the failed items
 	}
-	if at, err := q.read(tx.SendBatch(ctx, &q.batch), 0); err != nil && !q.blame(at, err) {
-		return fmt.Errorf("pgstore: statements: %w", rolledBack(ofEffect(err)))
+	at, err := q.read(tx.SendBatch(ctx, &q.batch), 0)
+	switch {
+	case err == nil || q.blame(at, err):
+		return nil
+	case q.shared(at, err):
+		return &sharedError{err}
 	}
-	return nil
+	return fmt.Errorf("pgstore: statements: %w", rolledBack(ofEffect(err)))
 }
 
 // Statements are the statements of a [TxQueueFunc]. The server executes them in their
 // order.
 type Statements struct {
 	batch  pgx.Batch
-	owners []*semel.BatchItem // of each statement; nil for one of all items
+	owners []*semel.BatchItem // of each statement; nil for one of several items
+	// apart means that each statement must be of one item. asked means that the function
+	// knows.
+	apart, asked bool
 }
 
-// Queue adds a statement of an item, or of all items if item is nil. If the server
-// refuses a statement of all items, each item is processed in a transaction of its own.
+// Queue adds a statement of an item, or of several items if item is nil. If the server
+// refuses a statement of several items, each item is processed in a transaction of its
+// own, unless the function uses Apart.
 func (q *Statements) Queue(item *semel.BatchItem, sql string, args ...any) *pgx.QueuedQuery {
 	q.owners = append(q.owners, item)
 	return q.batch.Queue(sql, args...)
+}
+
+// Apart reports whether each statement must be of one item. It is false at first. If the
+// server then refuses a statement of several items, the function is called again for the
+// same items, and Apart is true: the guard finds out whose statement is refused.
+func (q *Statements) Apart() bool {
+	q.asked = true
+	return q.apart
+}
+
+// sharedError is the error of a statement of several items. The function can queue a
+// statement for each of them instead.
+type sharedError struct{ err error }
+
+// Error implements error.
+func (e *sharedError) Error() string { return "pgstore: statement of several items: " + e.err.Error() }
+
+// Unwrap returns the server's error.
+func (e *sharedError) Unwrap() error { return e.err }
+
+// shared reports whether the server refused a statement of several items, and the
+// function can queue a statement for each of them instead.
+func (q *Statements) shared(at int, err error) bool {
+	if !q.asked || q.apart || stateOf(err) == "" || repeatable(err) || errors.Is(failure(err), semel.ErrOutcomeUnknown) {
+		return false
+	}
+	text, ofText := unprepared(err)
+	for i, owner := range q.owners {
+		if owner == nil && (i == at && !ofText || ofText && q.batch.QueuedQueries[i].SQL == text) {
+			return true
+		}
+	}
+	return false
 }
 
 // read reads the answers to the statements, beginning with statement at, and closes the

@@ -247,6 +247,93 @@ func TestARefusedStatementFailsItsItemAlone(t *testing.T) {
 	}
 }
 
+// TestARefusedStatementOfSeveralItemsFailsItsItemAlone counts how often the statements are
+// queued: together, then apart, and then without the items that failed.
+func TestARefusedStatementOfSeveralItemsFailsItsItemAlone(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, &Options{LockWait: 100 * time.Millisecond}, nil)
+	locker, err := d.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rollback(t.Context(), locker)
+	const several = "INSERT INTO effects SELECT id, n FROM unnest($1::text[], $2::int[]) AS r (id, n) ON CONFLICT (id) DO UPDATE SET count = effects.count + 1"
+	for _, c := range []struct {
+		name, sql string
+		bad       []int // the items whose rows are refused
+		held      []int // the items whose rows are locked
+		fails     []int
+		code      string
+		sent      int
+	}{
+		{"none", several, nil, nil, nil, "", 1},
+		{"one item", several, []int{4}, nil, []int{4}, "23502", 3},
+		{"two items", several, []int{0, 9}, nil, []int{0, 9}, "23502", 4},
+		{"one locked row", several, nil, []int{5}, []int{5}, "55P03", 3},
+		{"the text of the statement alone", "INSERT INTO nowhere SELECT $1::text[], $2::int[]", nil, nil, nil, "", 2},
+	} {
+		for _, hot := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, keys and statements together: %t", c.name, hot), func(t *testing.T) {
+				id := func(i int) string { return fmt.Sprint(c.name, hot, i) }
+				for _, i := range c.held {
+					if _, err := d.pool.Exec(t.Context(), count, id(i)); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := locker.Exec(t.Context(), "SELECT FROM effects WHERE id = $1 FOR UPDATE", id(i)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				d.optimism.saw(false)
+				if hot {
+					makeOptimistic(t, d)
+				}
+				calls, sent := make([]semel.Call, 10), 0
+				for i := range calls {
+					calls[i].Key = key(id(i))
+				}
+				outcomes := d.DoTxBatch(t.Context(), calls, TxQueueFunc(func(q *Statements, fresh []*semel.BatchItem) error {
+					sent++
+					var ids []string
+					var numbers []*int
+					for _, item := range fresh {
+						number := new(int)
+						*number = 1
+						if slices.Contains(c.bad, item.Index) {
+							number = nil
+						}
+						if q.Apart() {
+							q.Queue(item, several, []string{id(item.Index)}, []*int{number})
+						}
+						ids, numbers = append(ids, id(item.Index)), append(numbers, number)
+					}
+					if !q.Apart() {
+						q.Queue(nil, c.sql, ids, numbers)
+					}
+					return nil
+				}))
+				for i, out := range outcomes {
+					if !slices.Contains(c.fails, i) {
+						want(t, out.Outcome, out.Err, semel.Fresh, "", nil)
+						d.wantEffects(t, id(i), 1)
+						continue
+					}
+					if _, ok := errors.AsType[*StatementError](out.Err); !ok || stateOf(out.Err) != c.code || out.Decision != semel.Undecided {
+						t.Errorf("item %d: %s, %v", i, out.Decision, out.Err)
+					}
+					d.wantEffects(t, id(i), map[bool]int{true: 1}[slices.Contains(c.held, i)])
+				}
+				want := c.sent
+				if hot && c.sql != several {
+					want++ // to see whether it is a statement of the store that is wrong
+				}
+				if sent != want {
+					t.Errorf("the statements were queued %d times, want %d", sent, want)
+				}
+			})
+		}
+	}
+}
+
 func TestPanicInABatchLeavesNeitherRowsNorKeys(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
@@ -303,6 +390,9 @@ func TestCrossedBatchesRunEachEffectOnce(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(start), uint64(w)))
 			wait.Go(func() {
 				for range 3 {
+					if random.IntN(2) == 0 { // reads the known keys and inserts the others in one statement
+						d.mostly.streak.Store(optimisticAfter)
+					}
 					calls := callsOf(messages, name+" %d")
 					random.Shuffle(len(calls), func(i, j int) { calls[i], calls[j] = calls[j], calls[i] })
 					for _, out := range do(t.Context(), d, calls[:messages/2], nil) {

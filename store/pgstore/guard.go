@@ -26,7 +26,8 @@ type Guard struct {
 	wait  time.Duration
 	// commitTimeout is the maximum wait for a commit after its caller has gone.
 	commitTimeout time.Duration
-	optimism      optimism
+	optimism      optimism // if all keys are new
+	mostly        optimism // if some are known
 }
 
 // NewGuard returns a guard around a store. Nil options are the zero options.

@@ -288,7 +288,7 @@ func messageTimeStatements(n Names, has columns, m *messageTime) statements {
 		*sql = changed.Replace(*sql)
 	}
 	// An optimistic insert does not check the age of a message.
-	s.optimistic, s.optimisticSame, s.optimisticOne = "", "", ""
+	s.optimistic, s.optimisticSame, s.optimisticOne, s.optimisticMost = "", "", "", ""
 	return s
 }
 

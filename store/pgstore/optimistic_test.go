@@ -257,6 +257,154 @@ func TestConformanceOfOptimisticInserts(t *testing.T) {
 	}
 }
 
+// TestMostlyNewKeysAreDecidedByOneStatement claims keys in every state, and new ones, in one
+// transaction.
+func TestMostlyNewKeysAreDecidedByOneStatement(t *testing.T) {
+	t.Parallel()
+	for _, ids := range []bool{false, true} {
+		t.Run(fmt.Sprintf("readable keys: %t", ids), func(t *testing.T) {
+			t.Parallel()
+			address := shared.Database(t)
+			migrated(t, address, &MigrateOptions{KeepIDs: ids, KeepOrigins: ids})
+			d := deskAt(t, address, &Options{KeepIDs: ids, KeepOrigins: ids}, nil)
+			ctx := t.Context()
+			if _, err := d.DoTx(ctx, key("done"), counting("done")); err != nil {
+				t.Fatal(err)
+			}
+			held := func(id string, hold bool, lease time.Duration) semel.Claim {
+				t.Helper()
+				req := request(key(id))
+				req.Hold, req.Lease = hold, lease
+				answers := make([]semel.ClaimAnswer, 1)
+				if err := d.store.Claim(ctx, []semel.ClaimRequest{req}, answers); err != nil || answers[0].Decision != semel.Fresh {
+					t.Fatalf("%s: %s, %v", id, answers[0].Decision, err)
+				}
+				return answers[0].Claim
+			}
+			held("leased", false, time.Hour)
+			held("expired", false, time.Millisecond)
+			held("unknown", true, time.Millisecond)
+			released := []error{nil}
+			if err := d.store.Release(ctx, []semel.ReleaseRequest{{Key: key("released"), Token: held("released", false, time.Hour).Token}}, released); err != nil || released[0] != nil {
+				t.Fatal(err, released[0])
+			}
+			if _, err := d.DoTxCall(ctx, semel.Call{Key: key("over"), Window: time.Millisecond}, counting("over")); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "leases and windows to end", func() bool {
+				records := make([]semel.Record, 3)
+				err := d.store.Look(ctx, []semel.Key{key("over"), key("unknown"), key("expired")}, records)
+				return err == nil && records[0].State == semel.Absent && records[1].State == semel.Unknown && !records[2].LeaseEnd.After(time.Now())
+			})
+			want := map[string]semel.Decision{
+				"done": semel.Duplicate, "leased": semel.InFlight, "expired": semel.Fresh, "unknown": semel.OutcomeUnknown, "released": semel.Fresh, "over": semel.Fresh,
+			}
+			var reqs []semel.ClaimRequest
+			ask := func(id string) {
+				reqs = append(reqs, semel.ClaimRequest{Key: key(id), Done: true, Window: time.Hour, Time: time.Now(), Origin: "here"})
+			}
+			for id := range want {
+				ask(id)
+			}
+			for i := range 20 {
+				ask(fmt.Sprint("new ", i))
+				want[fmt.Sprint("new ", i)] = semel.Fresh
+			}
+			u, err := d.store.begin(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer u.end(ctx)
+			answers := make([]semel.ClaimAnswer, len(reqs))
+			c := u.claims(reqs, answers)
+			keys := c.sorted()
+			if done, err := c.insertMost(ctx, keys); !done || err != nil {
+				t.Fatalf("decided: %t, %v", done, err)
+			}
+			if left := open(keys); len(left) > 0 {
+				t.Errorf("%d keys are open", len(left))
+			}
+			for i, a := range answers {
+				if id := reqs[i].Key.ID; a.Decision != want[id] || a.Err != nil {
+					t.Errorf("%s is %s, %v, want %s", id, a.Decision, a.Err, want[id])
+				} else if id == "done" && string(a.Result.Data) != "result of done" || id == "leased" && a.Holder != "test" || id == "expired" && a.Claim.Attempt != 2 {
+					t.Errorf("%s has the answer %+v", id, a)
+				}
+			}
+			if err := u.commit(ctx, nil, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			u.end(ctx)
+			for i := range reqs {
+				if want[reqs[i].Key.ID] == semel.Fresh {
+					claimed(t, d.store, reqs[i:i+1], semel.Duplicate)
+				}
+			}
+			records := make([]semel.Record, 1)
+			if err := d.store.Look(ctx, []semel.Key{key("new 3")}, records); err != nil {
+				t.Fatal(err)
+			}
+			if r := records[0]; r.State != semel.Done || r.Expires.Before(time.Now().Add(time.Minute)) || ids != (r.Origin == "here") {
+				t.Errorf("the record is %+v", r)
+			}
+		})
+	}
+}
+
+// TestAnInsertOfMostKeysThatFailsDecidesAsUsual has a message that is late, and a key that
+// an open transaction inserts after the statement has read the known ones.
+func TestAnInsertOfMostKeysThatFailsDecidesAsUsual(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, &Options{LockWait: mostLockWait}, nil)
+	batch := func(name string, more ...semel.Call) []semel.BatchOutcome {
+		d.mostly.streak.Store(optimisticAfter)
+		d.optimism.saw(false)
+		return d.DoTxBatch(t.Context(), append(callsOf(20, name+" %d"), more...), TxQueueFunc(func(q *Statements, fresh []*semel.BatchItem) error {
+			for _, item := range fresh {
+				q.Queue(item, count, item.Call.Key.ID)
+			}
+			return nil
+		}))
+	}
+	check := func(name string, outcomes []semel.BatchOutcome, last semel.Decision) {
+		t.Helper()
+		for i, out := range outcomes[:20] {
+			want(t, out.Outcome, out.Err, semel.Fresh, "", nil)
+			d.wantEffects(t, fmt.Sprintf(name+" %d", i), 1)
+		}
+		if got := outcomes[20].Decision; got != last {
+			t.Errorf("%s: the last one is %s, %v, want %s", name, got, outcomes[20].Err, last)
+		}
+		if d.mostly.justified() {
+			t.Errorf("%s: the guard is optimistic after an insert that failed", name)
+		}
+	}
+	check("late", batch("late", semel.Call{Key: key("too late"), Time: time.Now().Add(-48 * time.Hour)}), semel.Late)
+	d.wantEffects(t, "too late", 0)
+
+	inserted, commit := make(chan struct{}), make(chan struct{})
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		_, err := d.DoTx(t.Context(), key("contended"), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+			close(inserted)
+			<-commit
+			_, err := tx.Exec(ctx, count, "contended")
+			return nil, err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	<-inserted
+	var outcomes []semel.BatchOutcome
+	wait.Go(func() { outcomes = batch("contended", semel.Call{Key: key("contended")}) })
+	eventually(t, "the batch waits", func() bool { return waiting(t, d.pool) == 1 })
+	close(commit)
+	wait.Wait()
+	check("contended", outcomes, semel.Duplicate)
+	d.wantEffects(t, "contended", 1)
+}
+
 // doneRequests returns requests that make keys done in one step.
 func doneRequests(keys []int) []semel.ClaimRequest {
 	reqs := make([]semel.ClaimRequest, len(keys))

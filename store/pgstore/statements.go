@@ -1,8 +1,10 @@
 package pgstore
 
 import (
+	"math/bits"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
@@ -15,7 +17,7 @@ import (
 // for each other. The insert takes keys in order. The others lock their rows in
 // order before they change the first one.
 type statements struct {
-	insert, read, look, put, keep, held, optimistic, optimisticSame, optimisticOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
+	insert, read, look, put, keep, held, optimistic, optimisticSame, optimisticOne, optimisticMost, complete, release, extend, resolve, remove, list, count, turn, cleaned string
 }
 
 // clock is the time of a statement, which all its rows share; now() would be the
@@ -102,20 +104,38 @@ FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigin
 ORDER BY r.key`
 
 // optimisticSameSQL is optimisticSQL for keys with the same window, and without
-// fingerprint and deadline, as most keys of one call are. One or two ordered
-// arrays cost a quarter less than six arrays and their sorting.
+// fingerprint, as most keys of one call are. The deadline is the earliest one. One or two
+// ordered arrays cost a quarter less than six arrays and their sorting.
 const optimisticSameSQL = clock + `
 INSERT INTO {keys} (key, until, seen, token{+, scope, id}{@, origin})
-SELECT r.key, CASE WHEN $3::bigint IS NULL THEN 'infinity' ELSE clock.now + $3::bigint * interval '1 microsecond' END, clock.now, r.maker{+, r.scope, r.id}{@, r.origin}
-FROM clock, unnest((SELECT $2::uuid[]), (SELECT $4::bigint[]){+, (SELECT $5::bytea[]), (SELECT $6::bytea[])}{@, (SELECT $@::bytea[])}) AS r (key, maker{+, scope, id}{@, origin})`
+` + sameRow + `
+FROM clock, ` + sameParams
 
-// optimisticOneSQL is optimisticSQL for one key whose message cannot be late. A
-// row of constants, instead of arrays and a common clock, halves the cost that it
-// adds to the following statement.
+// sameRow is a row of optimisticSameSQL.
+const sameRow = `SELECT r.key, CASE WHEN $5::timestamptz < clock.now THEN NULL WHEN $3::bigint IS NULL THEN 'infinity' ELSE clock.now + $3::bigint * interval '1 microsecond' END, clock.now, r.maker{+, r.scope, r.id}{@, r.origin}`
+
+const sameParams = `unnest((SELECT $2::uuid[]), (SELECT $4::bigint[]){+, (SELECT $6::bytea[]), (SELECT $7::bytea[])}{@, (SELECT $@::bytea[])}) AS r (key, maker{+, scope, id}{@, origin})`
+
+// optimisticMostSQL is optimisticSameSQL for keys of which some are known. It returns the
+// rows that are there before it inserts the others, as readSQL does. It fails as a whole if
+// another transaction inserts one of the others at the same time, or if a message is late.
+// The two steps together are less work than ON CONFLICT and readSQL, and answer with fewer
+// rows.
+const optimisticMostSQL = clock + `, r AS MATERIALIZED (SELECT * FROM ` + sameParams + `), known AS MATERIALIZED (
+	SELECT t.key, t.until, t.seen, t.token, t.fingerprint, t.attempt, t.owner, t.result{+, t.scope, t.id}
+	FROM r JOIN {keys} AS t ON t.key = r.key), made AS (
+	INSERT INTO {keys} (key, until, seen, token{+, scope, id}{@, origin})
+	` + sameRow + `
+	FROM clock, r WHERE NOT EXISTS (SELECT FROM known WHERE known.key = r.key)
+	ORDER BY r.key)
+SELECT t.key, t.until, t.seen, t.token, t.fingerprint, t.attempt, t.owner, t.result, clock.now{+, t.scope, t.id} FROM clock, known AS t`
+
+// optimisticOneSQL is optimisticSQL for one key. A row of constants, instead of arrays and
+// a common clock, halves the cost that it adds to the following statement.
 const optimisticOneSQL = `
 INSERT INTO {keys} (key, until, seen, fingerprint, token{+, scope, id}{@, origin})
-VALUES ($2::uuid, coalesce(clock_timestamp() + $3::interval, 'infinity'),
-	CASE WHEN set_config('lock_timeout', $1, true) IS NOT NULL THEN clock_timestamp() END, $4::bigint, $5::bigint{+, $6::bytea, $7::bytea}{@, $@::bytea})`
+VALUES ($2::uuid, CASE WHEN $6::timestamptz < clock_timestamp() THEN NULL ELSE coalesce(clock_timestamp() + $3::interval, 'infinity') END,
+	CASE WHEN set_config('lock_timeout', $1, true) IS NOT NULL THEN clock_timestamp() END, $4::bigint, $5::bigint{+, $7::bytea, $8::bytea}{@, $@::bytea})`
 
 // completeSQL makes the rows done that a token holds.
 const completeSQL = clock + `, locked AS MATERIALIZED (
@@ -182,6 +202,26 @@ WHERE (t.key > $2::uuid OR $3::boolean) AND (t.owner IS NOT NULL OR t.until > cl
 	ELSE get_byte(t.owner, 0) = 1 AND t.until <= clock.now END{+ AND ($6::bytea IS NULL OR t.scope = $6)}
 ORDER BY t.key LIMIT $5`
 
+// plans makes the server plan statements again when the table has grown. A prepared
+// statement keeps its plan until the table is analyzed. If the table was small then, the
+// plan may read all of it, which takes longer with each row.
+type plans struct{ claimed atomic.Uint64 }
+
+// grew counts claimed keys.
+func (p *plans) grew(keys int) { p.claimed.Add(uint64(keys)) }
+
+// firstPlans is how many keys the first plans are for, as a power of 2.
+const firstPlans = 11
+
+// text returns a statement with a comment that changes whenever the number of claimed keys
+// has doubled.
+func (p *plans) text(sql string) string {
+	if n := bits.Len64(p.claimed.Load()); n > firstPlans {
+		return sql + " /* plan " + strconv.Itoa(n) + " */"
+	}
+	return sql
+}
+
 // columns are the optional columns of the table of keys.
 type columns struct{ ids, origins bool }
 
@@ -190,7 +230,7 @@ func newStatements(n Names, has columns) statements {
 	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", pgschema.Names(n).Literal("tokens"), "{meta}", n.quoted("meta"))
 	fill := func(sql string) string { return names.Replace(has.choose(sql)) }
 	return statements{
-		insert: fill(insertSQL), read: fill(readSQL), look: fill(lookSQL), put: fill(putSQL), keep: fill(keepSQL), held: fill(heldSQL), optimistic: fill(optimisticSQL), optimisticSame: fill(optimisticSameSQL), optimisticOne: fill(optimisticOneSQL), complete: fill(completeSQL),
+		insert: fill(insertSQL), read: fill(readSQL), look: fill(lookSQL), put: fill(putSQL), keep: fill(keepSQL), held: fill(heldSQL), optimistic: fill(optimisticSQL), optimisticSame: fill(optimisticSameSQL), optimisticOne: fill(optimisticOneSQL), optimisticMost: fill(optimisticMostSQL), complete: fill(completeSQL),
 		release: fill(releaseSQL), extend: fill(extendSQL), resolve: fill(resolveSQL), remove: fill(removeSQL), list: fill(listSQL), count: fill(countSQL),
 		turn: fill(turnSQL), cleaned: fill(cleanedSQL),
 	}

@@ -31,6 +31,7 @@ const minServer = 140000
 type Store struct {
 	opts     Options
 	pool     *pgxpool.Pool
+	asTexts  bool // batches on the pool send their arguments as text
 	owned    bool // the store must close the pool
 	hasher   hasher
 	secret   []byte  // of the hasher
@@ -41,6 +42,7 @@ type Store struct {
 	patience time.Duration
 	known    share
 	optimism optimism
+	plans    plans
 	scopes   sync.Map // the rows of the scopes that BindScope has seen: name to []byte
 
 	leastOptimistic int
@@ -124,7 +126,8 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, pool: pool, wait: lockTimeout(o.LockWait), patience: answerWait + o.LockWait, leastOptimistic: leastOptimistic}
+	mode := pool.Config().ConnConfig.DefaultQueryExecMode // a copy of the whole configuration, which no call should make
+	s := &Store{opts: o, pool: pool, asTexts: mode == pgx.QueryExecModeExec || mode == pgx.QueryExecModeSimpleProtocol, wait: lockTimeout(o.LockWait), patience: answerWait + o.LockWait, leastOptimistic: leastOptimistic}
 	if err := within(ctx, s.patience, s.checkServer); err != nil {
 		return nil, fmt.Errorf("pgstore: open: %w", failure(err))
 	}
@@ -253,7 +256,7 @@ type rowQuerier interface {
 
 // query sends one statement in one round trip, whatever the pgx mode of the pool.
 func (s *Store) query(ctx context.Context, q querier, sql string, args ...any) (pgx.Rows, error) {
-	return q.Query(ctx, sql, append([]any{s.mode()}, args...)...)
+	return q.Query(ctx, s.plans.text(sql), append([]any{s.mode()}, args...)...)
 }
 
 func (s *Store) queryRow(ctx context.Context, q rowQuerier, sql string, args ...any) pgx.Row {

@@ -3,9 +3,13 @@ package pgstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/doctor"
@@ -172,5 +176,71 @@ func TestEmptiedSettingsAreRestored(t *testing.T) {
 	var missing *MissingError
 	if err := restarted(); !errors.As(err, &missing) {
 		t.Errorf("a start without the table: %v", err)
+	}
+}
+
+// TestPlansGrowWithTheTable looks at the plans of prepared statements that were first used
+// when the table was empty.
+func TestPlansGrowWithTheTable(t *testing.T) {
+	t.Parallel()
+	address := shared.Database(t)
+	migrated(t, address, &MigrateOptions{})
+	one := pool(t, address+"&pool_max_conns=1") // whose plans the test can see
+	if _, err := one.Exec(t.Context(), "ALTER TABLE semel_keys SET (autovacuum_enabled = false)"); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(t.Context(), one, &Options{Prepare: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The server decides on a plan to keep at the sixth use.
+	const keys, power = 64, firstPlans + 3
+	for round := range 1<<power/(2*keys) + 8 {
+		reqs, answers := make([]semel.ClaimRequest, keys), make([]semel.ClaimAnswer, keys)
+		for i := range reqs {
+			reqs[i] = request(key(fmt.Sprint(round, " ", i)))
+		}
+		if err := s.Claim(t.Context(), reqs, answers); err != nil {
+			t.Fatal(err)
+		}
+		done, errs := make([]semel.CompleteRequest, keys), make([]error, keys)
+		for i := range done {
+			done[i] = semel.CompleteRequest{Key: reqs[i].Key, Token: answers[i].Claim.Token, Window: time.Hour}
+		}
+		if err := s.Complete(t.Context(), done, errs); err != nil || errs[0] != nil {
+			t.Fatal(err, errs[0])
+		}
+		if err := s.Claim(t.Context(), reqs, answers); err != nil || answers[0].Decision != semel.Duplicate {
+			t.Fatal(answers[0].Decision, err)
+		}
+	}
+	rows, err := one.Query(t.Context(), "SELECT name, statement, cardinality(parameter_types) FROM pg_prepared_statements WHERE statement LIKE '%t.key = r.key%/* plan ' || $1 || ' */'", pgx.QueryExecModeExec, fmt.Sprint(power+1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var name, statement string
+	var params int
+	explain := map[string]string{}
+	if _, err := pgx.ForEachRow(rows, []any{&name, &statement, &params}, func() error {
+		explain[fmt.Sprintf("EXPLAIN EXECUTE %s (%s)", name, strings.TrimSuffix(strings.Repeat("NULL, ", params), ", "))] = statement
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(explain) < 2 {
+		t.Fatalf("%d statements, want those that read and complete", len(explain))
+	}
+	for sql, statement := range explain {
+		rows, err := one.Query(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plan := strings.Join(lines, "\n"); strings.Contains(plan, "Seq Scan on semel_keys") {
+			t.Errorf("the plan reads the whole table:\n%s\n%s", statement, plan)
+		}
 	}
 }

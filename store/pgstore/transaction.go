@@ -28,7 +28,7 @@ type guardTx struct {
 	conn *pgxpool.Conn
 	tx   pgx.Tx // nil until it has begun
 	seen watch
-	keys pgtype.FlatArray[[16]byte] // the keys that it claimed, once known
+	held []*semel.BatchItem // the items whose keys it claimed, once known
 }
 
 // begin acquires a connection. The caller must call end.
@@ -83,15 +83,14 @@ func (u *guardTx) queue(b *pgx.Batch, sql string, args ...any) error {
 			args = args[1:]
 		}
 	}
-	switch u.conn.Conn().Config().DefaultQueryExecMode {
-	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
+	if u.asTexts {
 		texts, err := textual(u.conn.Conn().TypeMap(), args)
 		if err != nil {
 			return err
 		}
 		args = texts
 	}
-	b.Queue(sql, args...)
+	b.Queue(u.plans.text(sql), args...)
 	return nil
 }
 
@@ -156,12 +155,16 @@ func (u *guardTx) verdict(ctx context.Context, err error) error {
 // would not answer.
 func (u *guardTx) verify(ctx context.Context) {
 	c := u.conn.Conn().PgConn()
-	if !u.seen.doubtful || len(u.keys) == 0 || c.IsClosed() || c.IsBusy() || c.TxStatus() != 'T' {
+	if !u.seen.doubtful || len(u.held) == 0 || c.IsClosed() || c.IsBusy() || c.TxStatus() != 'T' {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWait)
 	defer cancel()
-	own, err := collect(ctx, u.session, u.sql.held, []any{u.keys}, pgx.RowTo[bool])
+	keys := make(pgtype.FlatArray[[16]byte], len(u.held))
+	for i, item := range u.held {
+		keys[i] = u.hasher.Key(item.Call.Key)
+	}
+	own, err := collect(ctx, u.session, u.sql.held, []any{keys}, pgx.RowTo[bool])
 	if err != nil {
 		_ = u.seen.note(err) // the transaction is aborted or the connection lost, which is noticed elsewhere
 		return

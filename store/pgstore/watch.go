@@ -32,6 +32,8 @@ type watch struct {
 	doubtful bool
 	// commits means that the effect may have ended it with a commit.
 	commits bool
+	// apart is for the Statements of the effect.
+	apart bool
 }
 
 // note records the state of the transaction after a statement. It returns the

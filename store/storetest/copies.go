@@ -2,7 +2,9 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -58,7 +60,13 @@ func copies(tb testing.TB, h CopyHarness) {
 		taken++
 		place = filepath.Join(root, fmt.Sprint("copy-", taken))
 		defer func() { place = dir }()
-		if err := os.CopyFS(place, os.DirFS(dir)); err != nil {
+		err := os.CopyFS(place, os.DirFS(dir))
+		for try := 0; errors.Is(err, fs.ErrNotExist) && try < 100; try++ { // the store has just renamed a file
+			if err = os.RemoveAll(place); err == nil {
+				err = os.CopyFS(place, os.DirFS(dir))
+			}
+		}
+		if err != nil {
 			tb.Fatalf("copy the directory: %v", err)
 		}
 		where := r.where

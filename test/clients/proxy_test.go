@@ -90,6 +90,26 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "504":
 		w.WriteHeader(504)
 		return
+	case "no object":
+		status, answer = 200, []byte(`[7]`)
+	case "no items":
+		status, answer = 200, []byte(`{"items":{}}`)
+	case "no item":
+		status, answer = 200, []byte(`{"items":[7]}`)
+	case "no problem":
+		status, answer = 200, []byte(`{"items":[{"error":null}]}`)
+	case "odd problem":
+		status, answer = 200, []byte(`{"items":[{"error":{"type":7,"status":"x","retry":1,"retry_after_ms":"x"}}]}`)
+	case "no answer":
+		status, answer = 200, []byte(`null`)
+	case "no token":
+		answer = grant.ReplaceAll(answer, []byte(`"token":""`))
+	case "odd token":
+		answer = grant.ReplaceAll(answer, []byte(`"token":"seven"`))
+	case "no lease":
+		answer = regexp.MustCompile(`"lease_ms":`).ReplaceAll(answer, []byte(`"other":`))
+	case "odd attempt":
+		answer = regexp.MustCompile(`"attempt":\s*\d+`).ReplaceAll(answer, []byte(`"attempt":"x"`))
 	case "word":
 		answer = regexp.MustCompile(`"decision":\s*"\w+"`).ReplaceAll(answer, []byte(`"decision":"perhaps"`))
 	case "large token":

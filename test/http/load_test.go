@@ -22,7 +22,7 @@ import (
 func (p *proxy) memory(t *testing.T) int64 {
 	t.Helper()
 	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		t.Log("NOT CHECKED: the race detector takes most of the memory; make counts checks it without")
+		t.Log("NOT CHECKED: the race detector takes most of the memory; make memory checks it without")
 		return 0
 	}
 	if runtime.GOOS != "linux" {
@@ -74,7 +74,7 @@ func TestManyClientsWaitForTheResponseOfOneRequest(t *testing.T) {
 	t.Parallel()
 	many := 10_000
 	if testing.Short() {
-		many = 500
+		many = 2000
 	}
 	s := newService(t)
 	p := newProxy(t, s.url, append(append(stores[0].flags(t), steady...), "--wait", "30s")...)
@@ -122,7 +122,7 @@ func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
 	t.Parallel()
 	keys := 100_000
 	if testing.Short() {
-		keys = 3000
+		keys = 10_000
 	}
 	s := newService(t)
 	p := newProxy(t, s.url, append(stores[0].flags(t), steady...)...)

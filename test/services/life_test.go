@@ -237,17 +237,21 @@ func TestFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestStartRemovesServerFilesOfAKilledTest(t *testing.T) {
+func TestStartRemovesFilesOfAKilledTest(t *testing.T) {
 	dir := ownTempDir(t)
 	live := servicestest.StartRedis(t, nil)
-	orphan, foreign := filepath.Join(dir, "semel-server-orphan"), filepath.Join(dir, "other")
-	for _, name := range []string{orphan, foreign} {
+	used, remove, err := services.TempDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	orphan, run, foreign := filepath.Join(dir, "semel-server-orphan"), filepath.Join(dir, "semel-run-orphan"), filepath.Join(dir, "other")
+	for _, name := range []string{orphan, run, foreign} {
 		if err := os.MkdirAll(filepath.Join(name, "data"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
 	old := time.Now().Add(-time.Hour)
-	for _, name := range []string{orphan, foreign, live.Dir()} {
+	for _, name := range []string{orphan, run, foreign, used, live.Dir()} {
 		if err := os.Chtimes(name, old, old); err != nil {
 			t.Fatal(err)
 		}
@@ -255,10 +259,13 @@ func TestStartRemovesServerFilesOfAKilledTest(t *testing.T) {
 	if err := servicestest.StartRedis(t, nil).Close(); err != nil {
 		t.Fatal(err)
 	}
-	left := []string{filepath.Base(foreign), filepath.Base(live.Dir())}
+	left := []string{filepath.Base(foreign), filepath.Base(used), filepath.Base(live.Dir())}
 	slices.Sort(left)
 	if found := contents(t, dir); !slices.Equal(found, left) {
 		t.Errorf("found %q, want %q", found, left)
+	}
+	if err := remove(); err != nil || slices.Contains(contents(t, dir), filepath.Base(used)) {
+		t.Errorf("%s is still there: %v", used, err)
 	}
 }
 

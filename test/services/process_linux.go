@@ -255,6 +255,12 @@ func removeMemory(m sharedMemory) {
 	}
 }
 
+// executes reports whether the file system of a directory permits the execution of programs.
+func executes(dir string) bool {
+	var mounted unix.Statfs_t
+	return unix.Statfs(dir, &mounted) == nil && mounted.Flags&unix.MS_NOEXEC == 0
+}
+
 func ignoreGone(err error) error {
 	if errors.Is(err, syscall.ESRCH) {
 		return nil

@@ -2,6 +2,9 @@ package services_test
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/semel-dev/semel/test/services"
@@ -39,5 +42,32 @@ func TestAKilledPostgresLeavesNoSharedMemory(t *testing.T) {
 	}
 	if exists() {
 		t.Error("the shared memory of the closed server is still there")
+	}
+}
+
+// In a container, the file system in memory permits no programs.
+func TestTemporaryFilesAreWhereProgramsCanRun(t *testing.T) {
+	memory := ownTempDir(t)
+	switch err := syscall.Mount("tmpfs", memory, "tmpfs", syscall.MS_NOEXEC, "size=1m"); {
+	case err == nil:
+	case os.Getenv("SEMEL_SERVICES") == "required":
+		t.Fatal("only root may mount a file system: run the tests as root: ", err)
+	default:
+		t.Skip("only root may mount a file system: sudo go test ./test/services -run " + t.Name())
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(memory, 0) })
+	dir, remove, err := services.TempDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "program")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := exec.Command(program).Run(); err != nil {
+		t.Error(err)
+	}
+	if err := remove(); err != nil {
+		t.Error(err)
 	}
 }

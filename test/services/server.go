@@ -326,8 +326,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// dirPrefix begins the names of all server directories.
-const dirPrefix = "semel-server-"
+// dirPrefix begins the names of all server directories, and runPrefix those of [TempDir].
+const dirPrefix, runPrefix = "semel-server-", "semel-run-"
 
 // dataRoot is where servers have their directories.
 func dataRoot() string { return cmp.Or(os.Getenv("SEMEL_SERVICES_DIR"), os.TempDir()) }
@@ -345,6 +345,29 @@ func (s *Server) makeDir() (err error) {
 	return giveAway(s.dir)
 }
 
+// TempDir makes a directory beside those of servers, for the temporary files of programs that
+// use them. Every user may write to it. It is in [os.TempDir] if no program can be executed
+// there, as in the memory of a container. Remove removes it. If this process is killed, the
+// next start of a server does.
+func TempDir() (dir string, remove func() error, err error) {
+	sweep()
+	root := dataRoot()
+	if !executes(root) {
+		root = os.TempDir()
+	}
+	if dir, err = os.MkdirTemp(root, runPrefix); err != nil {
+		return "", nil, err
+	}
+	held, err := Lock(dir, false)
+	if err == nil {
+		err = os.Chmod(dir, 0o777|os.ModeSticky)
+	}
+	if err != nil {
+		return "", nil, errors.Join(err, os.Remove(dir))
+	}
+	return dir, func() error { return errors.Join(os.RemoveAll(dir), held.Close()) }, nil
+}
+
 // writeFile writes a file that the server can read and change into a server's
 // directory.
 func writeFile(dir, name string, content []byte) error {
@@ -355,12 +378,13 @@ func writeFile(dir, name string, content []byte) error {
 	return giveAway(name)
 }
 
-// sweep removes directories of servers whose owner is gone. A directory that is
+// sweep removes directories of servers and programs whose owner is gone. A directory that is
 // younger than a minute may not be locked yet. Directories that cannot be
 // removed belong to another user.
 func sweep() {
 	left, _ := filepath.Glob(filepath.Join(dataRoot(), dirPrefix+"*"))
-	for _, dir := range left {
+	programs, _ := filepath.Glob(filepath.Join(dataRoot(), runPrefix+"*"))
+	for _, dir := range append(left, programs...) {
 		info, err := os.Stat(dir)
 		if err != nil || time.Since(info.ModTime()) < time.Minute {
 			continue

@@ -7,7 +7,7 @@
 //	packages plain            the others, and those of the next line
 //	packages sampled          of which only some tests run with the race detector, because it
 //	                          costs most there
-//	packages sample           a pattern for go test -run: a quarter of their tests, others from
+//	packages sample           a pattern for go test -run: an eighth of their tests, others from
 //	                          run to run
 package main
 
@@ -147,7 +147,7 @@ func choose(wanted bool) (list []string, err error) {
 // detector, and at least 30 seconds more.
 var sampled = []string{module + "broker/file", module + "broker/kafka/kafkatxn", module + "internal/dedup", module + "store/httpstore", module + "store/tiered"}
 
-// sample draws a quarter of the tests of each sampled package.
+// sample draws an eighth of the tests of each sampled package.
 func sample() (drawn []string, err error) {
 	for _, path := range sampled {
 		tests, err := testsOf(strings.TrimPrefix(path, module))
@@ -155,7 +155,7 @@ func sample() (drawn []string, err error) {
 			return nil, err
 		}
 		rand.Shuffle(len(tests), func(i, j int) { tests[i], tests[j] = tests[j], tests[i] })
-		drawn = append(drawn, tests[:(len(tests)+3)/4]...)
+		drawn = append(drawn, tests[:(len(tests)+7)/8]...)
 	}
 	return drawn, nil
 }

@@ -32,7 +32,7 @@ func TestTheRaceDetectorRunsWhereCodeStartsGoroutines(t *testing.T) {
 	}
 }
 
-func TestASampleHasAQuarterOfTheTests(t *testing.T) {
+func TestASampleHasAnEighthOfTheTests(t *testing.T) {
 	t.Chdir("../..")
 	drawn, err := sample()
 	if err != nil {
@@ -46,7 +46,7 @@ func TestASampleHasAQuarterOfTheTests(t *testing.T) {
 		}
 		tests = append(tests, own...)
 	}
-	if quarter := len(tests) / 4; len(drawn) < quarter || len(drawn) > quarter+len(sampled) {
+	if eighth := len(tests) / 8; len(drawn) < eighth || len(drawn) > eighth+len(sampled) {
 		t.Errorf("%d of %d tests are drawn", len(drawn), len(tests))
 	}
 	count := func(list []string, name string) int {

@@ -18,7 +18,9 @@
 //	go run ./tools/services stop
 //
 // Run starts its own servers and gives the command their addresses, and none that the
-// environment had. It ends command and servers together, however that happens.
+// environment had. It ends command and servers together, however that happens. The temporary
+// files of the command, also those of the go command, are beside the data of the servers, and
+// go with them.
 //
 // Start without -detach stays until it is interrupted, and takes its servers
 // with it, however it ends. With -detach it leaves such a process behind, which
@@ -127,12 +129,18 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, services.CloseUnits(running)) }()
+	temporary, remove, err := services.TempDir()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = remove() }() // a leftover does no harm
 	command := exec.CommandContext(ctx, args[split+1], args[split+2:]...)
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGTERM) }
 	command.WaitDelay = commandLimit
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, stdout, stderr
 	command.Env = slices.DeleteFunc(os.Environ(), isAddress) // those of servers of others
+	command.Env = append(command.Env, "TMPDIR="+temporary, "GOTMPDIR="+temporary)
 	for _, started := range running {
 		command.Env = append(command.Env, started.Unit.Variable+"="+started.Addr)
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -164,14 +165,18 @@ func eventually(t *testing.T, what string, happened func() bool) {
 func TestRunHandsTheAddressesAndTheStatusOver(t *testing.T) {
 	t.Parallel()
 	servicestest.StartRedis(t, nil) // skip here where nothing is installed
-	stdout, _, err := command(t, "run", services.Redis70, "--", "sh", "-c", "echo $SEMEL_TEST_REDIS; exit 7")
+	stdout, _, err := command(t, "run", services.Redis70, "--", "sh", "-c", "echo $SEMEL_TEST_REDIS; touch $TMPDIR/file; echo $GOTMPDIR; exit 7")
 	var failed *exec.ExitError
 	if !errors.As(err, &failed) || failed.ExitCode() != 7 {
 		t.Errorf("the status: %v", err)
 	}
-	addr, ok := strings.CutPrefix(strings.TrimSpace(stdout), "redis://")
-	if !ok {
-		t.Fatalf("the command printed %q", stdout)
+	stdout, temporary, _ := strings.Cut(strings.TrimSpace(stdout), "\n")
+	addr, ok := strings.CutPrefix(stdout, "redis://")
+	if !ok || !filepath.IsAbs(temporary) {
+		t.Fatalf("the command printed %q and %q", stdout, temporary)
+	}
+	if _, err := os.Stat(temporary); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the temporary files of the command are still there: %v", err)
 	}
 	if answers(t, addr) {
 		t.Error("the server outlived the command")

@@ -54,12 +54,13 @@ func brokers(e Env) []Benchmark {
 	for _, b := range []broker{natsBroker(e), rabbitBroker(e), sqsBroker(e)} {
 		for _, store := range []struct {
 			name, about string
+			target      float64
 			open        func(context.Context, *Env) (semel.Store, func() error, error)
 		}{
-			{"embedded", "an embedded store that syncs each batch", openEmbedded},
-			{"redis", "Redis over loopback with an append-only file synced every second", openSharedRedis},
+			{"embedded", "an embedded store that syncs each batch", 0.7, openEmbedded},
+			{"redis", "Redis over loopback with an append-only file synced every second", 0.6, openSharedRedis}, // a message needs two scripted writes
 		} {
-			consume := b.consume(e, b.name+"-"+store.name, store.about, store.open)
+			consume := b.consume(e, b.name+"-"+store.name, store.about, store.target, store.open)
 			if store.name == "redis" {
 				consume.rivals = append(consume.rivals, b.consumePlainRedis(consume.Name))
 			}
@@ -95,7 +96,7 @@ func openSharedRedis(ctx context.Context, _ *Env) (semel.Store, func() error, er
 }
 
 // consume is the benchmark of a consumer with this store.
-func (b broker) consume(e Env, name, store string, open func(context.Context, *Env) (semel.Store, func() error, error)) Benchmark {
+func (b broker) consume(e Env, name, store string, target float64, open func(context.Context, *Env) (semel.Store, func() error, error)) Benchmark {
 	ours := func(ctx context.Context) (_ map[string]float64, err error) {
 		keys, end, err := open(ctx, &e)
 		if err != nil {
@@ -119,7 +120,7 @@ func (b broker) consume(e Env, name, store string, open func(context.Context, *E
 			peerVersion: linked(b.module),
 			peer:        peer,
 			figures: []figure{
-				{name: name, unit: "messages/s", target: 0.7},
+				{name: name, unit: "messages/s", target: target},
 				{name: name + "-p50", unit: "ms", lessIsBetter: true},
 				{name: name + "-p99", unit: "ms", lessIsBetter: true},
 			},
@@ -130,8 +131,14 @@ func (b broker) consume(e Env, name, store string, open func(context.Context, *E
 // input is what a consumer finds in the queue.
 func (b broker) input() records.Input { return records.Input{Seed: inputSeed, Records: b.records} }
 
-// measure measures the rate of a backlog, and then latencies.
-func (b broker) measure(ctx context.Context, name string, in records.Input, distinct bool, open func(pipeline.Sink) (pipeline.Session, error)) (_ map[string]float64, err error) {
+// measure measures the rate of a backlog, and then latencies, with a sink that counts.
+func (b broker) measure(ctx context.Context, name string, in records.Input, distinct bool, open func(pipeline.Sink) (pipeline.Session, error)) (map[string]float64, error) {
+	return b.measureInto(ctx, name, in, distinct, func(m *meter) (pipeline.Session, error) { return open(counter{m}) }, nil)
+}
+
+// measureInto is measure for any sink. If the sink does not count the messages that it
+// handles, count does so at the end.
+func (b broker) measureInto(ctx context.Context, name string, in records.Input, distinct bool, open func(*meter) (pipeline.Session, error), count func(context.Context, *meter) error) (_ map[string]float64, err error) {
 	server, err := b.start(ctx)
 	if err != nil {
 		return nil, err
@@ -142,7 +149,7 @@ func (b broker) measure(ctx context.Context, name string, in records.Input, dist
 	}
 	paced := records.Input{Seed: in.Seed, Records: in.Records + 5*b.rate} // the same ids, and more
 	m := newMeter(paced)
-	session, err := open(counter{m})
+	session, err := open(m)
 	if err != nil {
 		return nil, err
 	}
@@ -161,10 +168,10 @@ func (b broker) measure(ctx context.Context, name string, in records.Input, dist
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := context.WithCancel(ctx)
+	running, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 1)
-	go func() { ended <- runner.Run(ctx) }()
+	go func() { ended <- runner.Run(running) }()
 	if err := m.await(in.Records, ended); err != nil {
 		return nil, err
 	}
@@ -178,6 +185,11 @@ func (b broker) measure(ctx context.Context, name string, in records.Input, dist
 	stop()
 	if err := <-ended; err != nil {
 		return nil, err
+	}
+	if count != nil {
+		if err := count(ctx, m); err != nil {
+			return nil, err
+		}
 	}
 	if b.rate == 0 {
 		return map[string]float64{name: rate}, m.check(distinct)

@@ -57,6 +57,7 @@ func proxies(e Env) []Benchmark {
 			ours: through("http-proxy-keyed", e.semelProxy, true), peer: through("http-proxy-keyed", e.reverse, true),
 			figures: []figure{{name: "http-proxy-keyed", unit: "requests/s", target: 0.6}, {name: "http-proxy-keyed-p99", unit: "ms", lessIsBetter: true}},
 		},
+		e.proxyPostgres(n, work, prepare),
 		{
 			Name: "http-replay", Work: work + keyed + ". Ours: repetitions, which get the kept answers. Peer: the same proxy, where each request is executed",
 			peerVersion: standard("semel proxy, executed requests"), prepare: prepare,
@@ -92,7 +93,12 @@ func (e *Env) reverse(ctx context.Context, address, upstream string) (*exec.Cmd,
 
 // through starts a service and a proxy in front of it, and measures requests to the proxy.
 func (e *Env) through(ctx context.Context, start func(ctx context.Context, address, upstream string) (*exec.Cmd, error), measure func(address string) (float64, time.Duration, error)) (rate float64, late time.Duration, err error) {
-	service := httptest.NewServer(http.HandlerFunc(createOrder))
+	return e.throughTo(ctx, createOrder, start, measure)
+}
+
+// throughTo is through with a service of this handler.
+func (e *Env) throughTo(ctx context.Context, handler http.HandlerFunc, start func(ctx context.Context, address, upstream string) (*exec.Cmd, error), measure func(address string) (float64, time.Duration, error)) (rate float64, late time.Duration, err error) {
+	service := httptest.NewServer(handler)
 	defer service.Close()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -78,7 +78,7 @@ func kafka(e Env) []Benchmark {
 		move("kafka-replicated", "In transactions, a commit every 100 ms, on three nodes with three replicas. ", 3, semelKafka{eos: true, commit: tenth},
 			byCopy("kafka-replicated", changelog, 3, kafkaCopy{eos: true, commit: tenth, changelog: true}, 1.5)),
 		move("kafka-at-least-once", "At least once, with the embedded store; both commit their offsets every second, ours also as soon as it has caught up. ", 1, semelKafka{},
-			byCopy("kafka-at-least-once", "which remembers nothing", 1, kafkaCopy{commit: time.Second}, 0.6)),
+			byCopy("kafka-at-least-once", "which remembers nothing", 1, kafkaCopy{commit: time.Second}, 0.85)),
 		e.kafkaRestart(), kafkaPostgres(e))
 	return append(list, kafkaJoins(e)...)
 }

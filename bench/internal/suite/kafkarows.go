@@ -32,20 +32,27 @@ func kafkaPostgres(e Env) Benchmark {
 	}
 	return Benchmark{
 		Name: name,
-		Work: fmt.Sprintf("from Kafka to PostgreSQL, %s records of %d bytes, in %d partitions, every tenth a duplicate, each fresh one a row of four values, in batches of 500 on 4 connections. semel run with the keys in the same transaction as the rows. Records a second from the first row until all are committed. Peer: the same runner, source and INSERT without keys, which writes the duplicates too (bench/peers/pginsert)",
+		Work: fmt.Sprintf("from Kafka to PostgreSQL, %s records of %d bytes, in %d partitions, every tenth a duplicate, each fresh one a row of four values, in batches of 500 on 4 connections. semel run with the keys in the same transaction as the rows. Records a second from the first row until all are committed. Peer: the same runner and source without keys, which writes the duplicates too (bench/peers/pginsert), ",
 			count(in.Records), records.ValueBytes, rowPartitions),
-		peerVersion: standard("bench/peers/pginsert"),
-		prepare:     e.prepareKafka(e.buildSemel, e.build("pginsert")),
-		ours:        side(e.semelRows, true),
-		peer:        side(e.plainRows, false),
-		figures:     []figure{{name: name, unit: "records/s", target: 0.45}},
+		prepare: e.prepareKafka(e.buildSemel, e.build("pginsert")),
+		ours:    side(e.semelRows, true),
+		rivals: []rival{
+			{
+				work: "with an INSERT for each record, pipelined in one transaction for a batch", peerVersion: standard("bench/peers/pginsert"),
+				peer: side(e.plainRows(), false), figures: []figure{{name: name, unit: "records/s", target: 0.8}},
+			},
+			{
+				work: "with the statements of semel run, of up to 64 rows", peerVersion: standard("bench/peers/pginsert -many"),
+				peer: side(e.plainRows("-many"), false), figures: []figure{{name: name + "-many", value: name, unit: "records/s"}},
+			},
+		},
 	}
 }
 
 // semelRows runs semel run with a pipeline from Kafka to the table.
 func (e *Env) semelRows(dsn string) kafkaProgram {
 	return func(ctx context.Context, addrs []string, dir string) (*exec.Cmd, error) {
-		config := fmt.Sprintf(`stores: { keys: { postgres: { dsn: %q, prepare: true } } }
+		config := fmt.Sprintf(`stores: { keys: { postgres: { dsn: %q } } }
 pipelines:
   rows:
     source: { kafka: { brokers: ["%s"], topics: [%s], group: %s } }
@@ -55,7 +62,7 @@ pipelines:
     sink: { postgres: { store: keys, table: events, columns: { event_id: .event_id, seq: .seq, type: .type, customer: .customer } } }
     on_failure: { then: stop }
     parked: { path: %q }
-`, dsn, strings.Join(addrs, `", "`), kafkaIn, kafkaGroup, filepath.Join(dir, "parked"))
+`, preparing(dsn), strings.Join(addrs, `", "`), kafkaIn, kafkaGroup, filepath.Join(dir, "parked"))
 		file := filepath.Join(dir, "semel.yaml")
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			return nil, err
@@ -68,10 +75,12 @@ pipelines:
 }
 
 // plainRows runs peers/pginsert.
-func (e *Env) plainRows(dsn string) kafkaProgram {
-	return func(ctx context.Context, addrs []string, _ string) (*exec.Cmd, error) {
-		return exec.CommandContext(ctx, e.work("bin", "pginsert"), "-bootstrap", strings.Join(addrs, ","),
-			"-in", kafkaIn, "-group", kafkaGroup, "-dsn", dsn, "-table", "events"), nil
+func (e *Env) plainRows(more ...string) func(dsn string) kafkaProgram {
+	return func(dsn string) kafkaProgram {
+		return func(ctx context.Context, addrs []string, _ string) (*exec.Cmd, error) {
+			return exec.CommandContext(ctx, e.work("bin", "pginsert"), append([]string{"-bootstrap", strings.Join(addrs, ","),
+				"-in", kafkaIn, "-group", kafkaGroup, "-dsn", dsn, "-table", "events"}, more...)...), nil
+		}
 	}
 }
 

@@ -19,8 +19,8 @@ const pgxModule = "github.com/jackc/pgx/v5"
 // plainTable is the table of the peers, the narrowest that deduplicates.
 const plainTable = "CREATE TABLE plain (key uuid PRIMARY KEY, until timestamptz NOT NULL)"
 
-// postgres lists the benchmarks of the store in PostgreSQL.
-func postgres(e Env) []Benchmark {
+// postgresStore lists the benchmarks of the store in PostgreSQL.
+func postgresStore(e Env) []Benchmark {
 	span := time.Duration(e.size(3000, 300)) * time.Millisecond
 	keys := e.size(500_000, 20_000)
 	server := "PostgreSQL 15 over loopback, fsync on. "
@@ -103,6 +103,10 @@ func startPostgres(ctx context.Context) (*services.Server, error) {
 		"shared_buffers": "1GB", "max_wal_size": "8GB", "fsync": "on", "synchronous_commit": "on",
 	}})
 }
+
+// preparing is the address of a server for programs that prepare statements by name, because
+// there is no pooler.
+func preparing(url string) string { return url + "&default_query_exec_mode=cache_statement" }
 
 // onStore is onPostgres with a store in the database.
 func onStore(ctx context.Context, connections int, tables string, opts *pgstore.Options, migrate *pgstore.MigrateOptions, measure func(*pgxpool.Pool, *pgstore.Store) error) error {

@@ -1,11 +1,13 @@
-// Command pginsert writes the records of a topic to a PostgreSQL table, with the runner,
-// the source and the statements of semel run. It stores no keys. It is the yardstick for
-// keys in the transaction of the rows.
+// Command pginsert writes the records of a topic to a PostgreSQL table, with the runner
+// and the source of semel run. It stores no keys. It is the yardstick for keys in the
+// transaction of the rows.
 //
-//	pginsert -bootstrap HOST:PORT,… -in TOPIC -group NAME -dsn ADDRESS -table NAME
+//	pginsert -bootstrap HOST:PORT,… -in TOPIC -group NAME -dsn ADDRESS -table NAME [-many]
 //
-// It writes event_id, seq, type and customer of each record, including duplicates. It ends
-// at SIGTERM.
+// It writes event_id, seq, type and customer of each record, including duplicates. The
+// INSERT of each record is a statement, and those of a batch are pipelined in one
+// transaction. With -many, one statement writes many rows, as in semel run. It ends at
+// SIGTERM.
 package main
 
 import (
@@ -17,6 +19,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka"
@@ -25,7 +28,10 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-type config struct{ bootstrap, in, group, dsn, table string }
+type config struct {
+	bootstrap, in, group, dsn, table string
+	many                             bool
+}
 
 func main() {
 	var c config
@@ -34,6 +40,7 @@ func main() {
 	flag.StringVar(&c.group, "group", "copy", "group")
 	flag.StringVar(&c.dsn, "dsn", "", "address of the database")
 	flag.StringVar(&c.table, "table", "", "table to write")
+	flag.BoolVar(&c.many, "many", false, "write many rows with one statement")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -44,14 +51,21 @@ func main() {
 }
 
 func (c *config) run(ctx context.Context) error {
-	// A store with prepare: true uses the same mode.
+	// semel run has the same mode in its address.
 	dsn := c.dsn + "?default_query_exec_mode=cache_statement"
 	if strings.Contains(c.dsn, "?") {
 		dsn = c.dsn + "&default_query_exec_mode=cache_statement"
 	}
-	sink, err := postgres.Open(ctx, dsn, &postgres.Options{Table: c.table, Columns: []postgres.Column{
-		{Name: "event_id", From: ".event_id"}, {Name: "seq", From: ".seq"}, {Name: "type", From: ".type"}, {Name: "customer", From: ".customer"},
-	}})
+	opts := &postgres.Options{
+		Statement: "INSERT INTO " + pgx.Identifier{c.table}.Sanitize() + " (event_id, seq, type, customer) VALUES ($1, $2, $3, $4)",
+		Args:      []string{".event_id", ".seq", ".type", ".customer"},
+	}
+	if c.many {
+		opts = &postgres.Options{Table: c.table, Columns: []postgres.Column{
+			{Name: "event_id", From: ".event_id"}, {Name: "seq", From: ".seq"}, {Name: "type", From: ".type"}, {Name: "customer", From: ".customer"},
+		}}
+	}
+	sink, err := postgres.Open(ctx, dsn, opts)
 	if err != nil {
 		return err
 	}

@@ -15,9 +15,10 @@ from typing import Any, Callable, Optional
 from unittest import mock
 
 import celery
+import celery.signals
 import pika
 from celery.contrib.testing.worker import start_worker
-from celery.exceptions import SoftTimeLimitExceeded
+from celery.exceptions import Reject, SoftTimeLimitExceeded
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -250,20 +251,74 @@ class RabbitMQTest(ConsumerTest):
         def end() -> None:
             ended.release()
 
-        # "held" is in flight when its task comes, which is retried until it is free.
-        holder = client.claim("held")
-        holder.__enter__()
+        @app.task(name="mail")
+        @semel.celery.once(client, key="order")
+        def mail(order: str) -> str:
+            return handler.handle(json.dumps({"id": "mail " + order}).encode())
+
+        @app.task(name="fails", bind=True, max_retries=1, default_retry_delay=0)
+        @semel.celery.once(client, key="order")
+        def fails(self: Any, order: str) -> str:
+            try:
+                return handler.handle(json.dumps({"id": order}).encode())
+            except KeyError as error:
+                raise self.retry(exc=error) from None
+
+        # "held" is in flight when its task comes, and for longer than a task has retries.
+        came, enough = Counter[str](), threading.Event()
+
+        def retried(sender: Any, request: Any, **_: Any) -> None:
+            came[sender.name] += 1
+            if min(came["charge"], came["fails"]) == 6:
+                enough.set()
+
+        celery.signals.task_retry.connect(retried)
+        self.addCleanup(celery.signals.task_retry.disconnect, retried)
+        holders = [client.claim(("charge", "held")), client.claim(("fails", "always fails"))]
+        for holder in holders:
+            holder.__enter__()
         with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=PATIENCE):
             for order in ("a", "held", "a", "declined", "declined"):
                 charge.delay(order)
+            mail.delay("a")
+            fails.delay("always fails")
             by_task_id.apply_async(("b",), task_id="1")
             by_task_id.apply_async(("b",), task_id="2")
             end.delay()
             self.assertTrue(ended.acquire(timeout=PATIENCE))
-            self.assertEqual(handler.ran["held"], 0)
-            holder.__exit__(KeyError, KeyError(), None)
+            self.assertTrue(enough.wait(PATIENCE), came)
+            self.assertEqual(handler.ran["held"] + handler.ran["always fails"], 0)
+            for holder in holders:
+                holder.__exit__(KeyError, KeyError(), None)
             for _ in range(PATIENCE * 10):
-                if handler.ran["held"] and handler.ran["b"] == 2:
+                if handler.ran["held"] and handler.ran["b"] == handler.ran["always fails"] == 2:
                     break
                 threading.Event().wait(0.1)
-        self.assertEqual(handler.ran, {"a": 1, "held": 1, "declined": 1, "b": 2})
+        # The attempts of a task are its own: waiting for a key takes none.
+        ran = {"a": 1, "mail a": 1, "held": 1, "declined": 1, "b": 2, "always fails": 2}
+        self.assertEqual(handler.ran, ran)
+
+    def test_a_task_that_cannot_be_sent_again_goes_back_to_the_broker(self) -> None:
+        task = mock.Mock()
+        task.signature_from_request.return_value.apply_async.side_effect = OSError("no broker")
+        rejected = semel.celery._again(task, semel.InFlight())
+        self.assertIsInstance(rejected, Reject)
+        self.assertTrue(rejected.requeue)
+
+    def test_a_task_that_no_worker_runs_is_not_retried(self) -> None:
+        app, client = celery.Celery("tests", set_as_current=False), new_client()
+
+        @app.task(name="charge")
+        @semel.celery.once(client, key="order")
+        def charge(order: str) -> str:
+            return order
+
+        with client.claim(("charge", "held")), self.assertRaises(semel.InFlight):
+            charge("held")
+        app.conf.task_always_eager = app.conf.task_eager_propagates = True
+        with client.claim(("charge", "held too")), self.assertRaises(semel.InFlight):
+            charge.delay("held too")
+        with self.assertRaisesRegex(TypeError, "async def"):
+
+            @semel.celery.once(client)
+            async def never(order: str) -> None: ...

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import enum
+import functools
 import http.client
+import io
 import os
 import pickle
 import socket
+import ssl
 import threading
 import unittest
 import urllib.error
 import uuid
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -19,7 +25,7 @@ from unittest import mock
 
 import semel
 from semel import doubt, lanes, leases, wire
-from semel.link import Link
+from semel.link import Link, read_answer
 
 
 def new_client(**policy: Any) -> semel.Client:
@@ -38,6 +44,57 @@ class Effects:
         if isinstance(self.result, BaseException):
             raise self.result
         return self.result
+
+
+class FormTest(unittest.TestCase):
+    """`semel serve` writes one form, and servers in between write all others."""
+
+    body = '{"items":["ünï €😀"]}'.encode()
+
+    def test_an_answer_is_read_in_each_form_of_http(self) -> None:
+        n, chunks = len(self.body), b""
+        for at in range(0, n, 5):
+            part = self.body[at : at + 5]
+            chunks += b"%x;ext=1\r\n%b\r\n" % (len(part), part)
+        chunks += b"0\r\nX-Trailer: 1\r\n\r\n"
+        for text, kept in (
+            (b"HTTP/1.1 200 OK\r\nCONTENT-LENGTH:%d\r\n\r\n%b" % (n, self.body), True),
+            (b"HTTP/1.1 200 \r\nTransfer-Encoding: Chunked\r\n\r\n" + chunks, True),
+            (
+                b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </>\r\n\r\n"
+                b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (n, self.body),
+                True,
+            ),
+            (
+                b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+                % (n, self.body),
+                False,
+            ),
+            (b"HTTP/1.0 200 OK\r\n\r\n" + self.body, False),
+        ):
+            with self.subTest(text=text):
+                file = io.BytesIO(text)
+                self.assertEqual(read_answer(file), (200, self.body, "", kept))
+                self.assertEqual(file.read(), b"")
+
+    def test_what_is_no_whole_answer_is_refused(self) -> None:
+        chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        for text in (
+            b"",
+            b"+OK\r\n\r\n",
+            b"HTTP/1.1 200",
+            b"HTTP/1.1 200 OK\r\nX: 1\r\n",
+            b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000 + b"\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\n" + b"X: 1\r\n" * 1000 + b"\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n{}",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}",
+            chunked + b"x\r\n\r\n",
+            chunked + b"-2\r\n{}\r\n0\r\n\r\n",
+            chunked + b"2\r\n{}\r\n",
+            chunked + b"5\r\n{}\r\n",
+        ):
+            with self.subTest(text=text[:80]):
+                self.assertRaises(ValueError, read_answer, io.BytesIO(text))
 
 
 class OnceTest(unittest.TestCase):
@@ -94,6 +151,30 @@ class OnceTest(unittest.TestCase):
                 made.__cause__ = cause
             return made
 
+        def group(*errors: BaseException, context: Any = None) -> BaseException:
+            kind: Any = getattr(builtins, "BaseExceptionGroup", None)
+            if kind is None:  # Python before 3.11 has them in a package
+                base = type("BaseExceptionGroup", (BaseException,), {})
+                plain = all(isinstance(error, Exception) for error in errors)
+                kind = type("ExceptionGroup", (base, Exception) if plain else (base,), {})
+                made = kind("x")
+                made.exceptions = errors
+            else:
+                made = kind("x", errors)
+            made.__context__ = context
+            return made
+
+        def rpc(status: str, details: str = "") -> Exception:
+            made: Any = error("_InactiveRpcError", type("RpcError", (Exception,), {}))
+            made.code = lambda: enum.Enum("StatusCode", [status])[status]
+            made.details = lambda: details
+            return made
+
+        def sql(message: str = "", **members: str) -> Exception:
+            made = type("OperationalError", (Exception,), {})(message)
+            vars(made).update(members)
+            return made
+
         nothing = semel.Unavailable("nothing ran")
         nothing.__cause__ = TimeoutError()
         for raised, open_ in (
@@ -116,6 +197,29 @@ class OnceTest(unittest.TestCase):
             (error("PoolTimeout"), False),
             (nothing, False),
             (KeyError(), False),
+            (error("RedisError", type("ConnectionError", (Exception,), {})), True),
+            (error("ClientConnectorError", type("ClientConnectionError", (OSError,), {})), False),
+            (error("ConnectionTimeoutError", type("ServerTimeoutError", (Exception,), {})), False),
+            (error("SSLError", cause=ssl.SSLEOFError()), True),
+            (error("ConnectionError", cause=ssl.SSLCertVerificationError()), False),
+            (asyncio.IncompleteReadError(b"", 1), True),
+            (group(KeyError(), TimeoutError()), True),
+            (group(KeyError(), error("PaymentFailed", cause=group(ConnectionResetError()))), True),
+            (group(KeyError(), ConnectionRefusedError(), context=TimeoutError()), False),
+            (group(KeyError(), asyncio.CancelledError()), True),
+            (error("PaymentFailed", cause=group(KeyError(), TimeoutError())), True),
+            (rpc("DEADLINE_EXCEEDED"), True),
+            (rpc("CANCELLED"), True),
+            (rpc("UNAVAILABLE", "Socket closed"), True),
+            (rpc("UNAVAILABLE", "failed to connect to all addresses"), False),
+            (rpc("PERMISSION_DENIED"), False),
+            (sql(sqlstate="57P01"), True),
+            (sql(pgcode="08006"), True),
+            (sql(sqlstate="08001"), False),
+            (sql(sqlstate="23505"), False),
+            (sql("consuming input failed: server closed the connection unexpectedly"), True),
+            (sql("connection failed: server closed the connection unexpectedly"), False),
+            (sql("(2013, 'Lost connection to MySQL server during query')"), True),
         ):
             self.assertEqual(doubt.leaves(raised), open_, repr(raised))
         earlier = TimeoutError()
@@ -156,6 +260,23 @@ class OnceTest(unittest.TestCase):
             with self.assertRaises(semel.NotKept):
                 client.once("order-7", effect)
             self.assertEqual(effect.n, 1)
+
+    def test_a_completion_that_the_server_refuses_in_any_form_is_an_error(self) -> None:
+        client, effect, post, asked = new_client(), Effects(), Link.post, []
+
+        def refuse(link: Link, path: str, body: bytes, timeout: float) -> Any:
+            if b'{"complete"' not in body:
+                return post(link, path, body, timeout)
+            asked.append(body)
+            if len(asked) > 2:
+                raise AssertionError("it asks without end")
+            raise wire.Problem("forbidden", "no longer", "no")
+
+        with mock.patch.object(Link, "post", refuse), self.assertLogs("semel", "WARNING"):
+            with self.assertRaises(semel.Refused):
+                client.once("order-7", effect)
+        self.assertEqual(len(asked), 2)
+        self.assertIn(b"not_kept", asked[1])
 
     def test_a_result_that_the_server_refuses_for_any_reason_is_not_kept(self) -> None:
         client, effect, post = new_client(), Effects(), Link.post
@@ -234,16 +355,88 @@ class OnceTest(unittest.TestCase):
         with self.assertRaisesRegex(semel.Unavailable, "nothing ran.*is `semel serve` running"):
             gone.once("order-7", Effects())
 
-    def test_a_function_that_returns_a_coroutine_is_refused_before_its_effect(self) -> None:
-        client, charge = new_client(), Effects()
+    def test_a_function_whose_body_did_not_run_is_refused(self) -> None:
+        charge = Effects()
 
-        async def effect() -> None:
+        async def coroutine() -> None:
             charge()
 
-        with self.assertRaisesRegex(TypeError, "async def"):
-            client.once("order-7", lambda: effect())
-        self.assertEqual(client.once("order-7", charge), "receipt")
-        self.assertEqual(charge.n, 1)
+        def generator() -> Iterator[Any]:
+            yield charge()
+
+        async def async_generator() -> AsyncIterator[Any]:
+            yield charge()
+
+        async def forgets_to_await() -> Any:
+            return coroutine()
+
+        async def forgets_to_iterate() -> Any:
+            return async_generator()
+
+        class Callable:
+            def __call__(self) -> Any:
+                return generator()
+
+        for effect in (
+            lambda: coroutine(),
+            generator,
+            async_generator,
+            functools.partial(generator),
+            Callable(),
+            forgets_to_await,
+            forgets_to_iterate,
+        ):
+            with self.subTest(effect=effect):
+                client, charge.n = new_client(), 0
+
+                async def call(client: Any = client, effect: Any = effect) -> None:
+                    await client.once("order-7", effect)
+
+                with self.assertRaisesRegex(TypeError, "did not run"):
+                    if asyncio.iscoroutinefunction(effect):
+                        asyncio.run(call())
+                    else:
+                        client.once("order-7", effect)
+                self.assertEqual(client.lookup(["order-7"])[0]["state"], "absent")
+                self.assertEqual(client.once("order-7", charge), "receipt")
+                self.assertEqual(charge.n, 1)
+        outcome = new_client().once_each([1], lambda _: generator(), int)[0]
+        self.assertIsInstance(outcome.error, TypeError)
+
+    def test_a_function_that_returns_work_under_way_leaves_the_outcome_open(self) -> None:
+        class Query:
+            def __await__(self) -> Any: ...
+
+        def future() -> Any:
+            return asyncio.get_running_loop().create_future()
+
+        for effect in (Query, future, Future):
+            client = new_client()
+
+            async def call(client: Any = client, effect: Any = effect) -> None:
+                client.once("order-7", effect)
+
+            with self.assertRaisesRegex(TypeError, "may have happened"):
+                asyncio.run(call())
+            with self.assertRaises(semel.Unknown):
+                client.once("order-7", Effects())
+
+    def test_a_body_that_sets_work_as_its_result_leaves_the_outcome_open(self) -> None:
+        client = new_client()
+
+        async def coroutine() -> None:
+            self.fail("it runs")
+
+        async def body() -> None:
+            async with client.claim("async") as claim:
+                claim.result = coroutine()
+
+        with self.assertRaisesRegex(TypeError, "coroutine"):
+            asyncio.run(body())
+        with self.assertRaisesRegex(TypeError, "generator"), client.claim("sync") as claim:
+            claim.result = (x for x in "ab")
+        states = [record["state"] for record in client.lookup(["async", "sync"])]
+        self.assertEqual(states, ["unknown", "unknown"])
 
     def test_errors_can_be_pickled(self) -> None:
         error = semel.InFlight("x")
@@ -667,6 +860,8 @@ class AnswerTest(unittest.TestCase):
             {"items": [{"error": {"status": "x", "retry": 1, "retry_after_ms": "x"}}]},
             {"items": [{"decision": "fresh"}]},
             {"items": [{"decision": "fresh", "token": "7", "lease_ms": "x"}]},
+            {"items": [{"decision": "fresh", "token": "x", "lease_ms": 9000}]},
+            {"items": [{"decision": "fresh", "token": "7", "lease_ms": 9000, "attempt": "x"}]},
         ):
             client, asked = new_client(), []
 

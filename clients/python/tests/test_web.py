@@ -18,6 +18,7 @@ from django.urls import path
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import StreamingResponse
 
+import semel
 from semel.fastapi import Once
 
 from .test_client import new_client
@@ -28,10 +29,13 @@ class Hooks:
 
     def __init__(self) -> None:
         self.n = 0
+        self.attempts: list[int] = []
         self.leave = threading.Event()
 
     def take(self, event: str) -> tuple[int, dict[str, Any]]:
         self.n += 1
+        with contextlib.suppress(LookupError):
+            self.attempts.append(semel.current().attempt)
         if event == "broken" and self.n == 1:
             return 500, {"detail": "try again"}
         if event == "raises" and self.n == 1:
@@ -55,6 +59,7 @@ class Receiver:
     def test_a_repetition_gets_the_first_answer(self: Any) -> None:
         status, headers, body = self.post("/webhooks/stripe", "paid", "evt-1")
         self.assertEqual((status, "idempotent-replayed" in headers), (201, False))
+        self.assertEqual(self.hooks.attempts, [1])
         again, headers, same = self.post("/webhooks/stripe", "paid", "evt-1")
         self.assertEqual((again, same, self.hooks.n), (201, body, 1))
         self.assertEqual(headers["idempotent-replayed"], "true")

@@ -1,23 +1,24 @@
 import type { CallOptions, Claim, Client } from "./client.js";
-import { InFlight, Late, Mismatch, NotKept, Permanent, Unknown } from "./errors.js";
-import type { Id } from "./key.js";
+import { InFlight, Late, Mismatch, NotKept, Permanent, SemelError, Unknown } from "./errors.js";
+import type { PartId } from "./key.js";
 
 /** What this module uses of a job of BullMQ. */
 interface Job {
 	id?: string | undefined;
+	name: string;
 	queueName: string;
 	moveToDelayed(timestamp: number, token?: string): Promise<void>;
 }
 
 export interface ProcessorOptions<J> extends CallOptions {
-	/** The key of a job. Default: its id. */
-	key?(job: J): Id;
+	/** With the name of the job, its key. Default: its id alone, which no other job of the queue has. */
+	key?(job: J): PartId;
 }
 
 /**
  * Returns a processor for a Worker of BullMQ whose function runs once for a job, although
  * BullMQ starts a stalled job again. A job that another worker holds is delayed, without
- * counting an attempt. An UnrecoverableError is recorded: the job is not run again.
+ * counting an attempt, and so is one that lost its lease, or gets no answer from the server. An UnrecoverableError is recorded: the job is not run again.
  */
 export function processor<J extends Job, T>(
 	client: Client,
@@ -25,7 +26,7 @@ export function processor<J extends Job, T>(
 	options: ProcessorOptions<J> = {},
 ): (job: J, token?: string) => Promise<T | undefined> {
 	return async (job, token) => {
-		const id = options.key?.(job) ?? job.id;
+		const id = options.key ? [job.name, options.key(job)].flat() : job.id;
 		if (id === undefined) {
 			throw new TypeError(`a job of ${job.queueName} has no id: name a key`);
 		}
@@ -43,8 +44,9 @@ export function processor<J extends Job, T>(
 			const outcome = await client.once(id, run, { scope: `bullmq:${job.queueName}`, ...options });
 			return outcome.value;
 		} catch (reason) {
-			if (reason instanceof InFlight) {
-				await job.moveToDelayed(Date.now() + reason.retryAfterMs, token);
+			if (reason instanceof SemelError && reason.retry) {
+				const pause = Math.max(reason instanceof InFlight ? reason.retryAfterMs : 0, 1000);
+				await job.moveToDelayed(Date.now() + pause, token);
 				throw named("DelayedError", reason);
 			}
 			if (reason instanceof NotKept) {

@@ -1,4 +1,6 @@
-import type { Answer, Send } from "./transport.js";
+import type { Answer } from "./answer.js";
+import { look } from "./clock.js";
+import type { Send } from "./transport.js";
 
 /** The answer to one operation, by its members, and `sent`: when its last try began. */
 export type Reply = Record<string, unknown>;
@@ -8,6 +10,11 @@ const mostItems = 1000;
 const mostBytes = 1_000_000;
 /** The most requests that are on their way at once. While they are, operations gather. */
 const mostRequests = 4;
+/** So many operations leave without waiting for more: the server answers them while others gather. */
+const enough = 32;
+
+/** The words that answer a claim. With any other one, another call holds the key. */
+const decisions = new Set(["fresh", "duplicate", "mismatch", "unknown", "late"]);
 
 /** A refusal of the server, or its silence. */
 export class Problem extends Error {
@@ -55,15 +62,23 @@ export class Caller {
 
 	/**
 	 * Returns the reply to an operation. Repeats it for at most `patience` ms while there is
-	 * none, and a claim for `wait` ms while its key is in flight. A try ends after a third of
+	 * none, and a claim for `wait` ms, also while its key is in flight. A try ends after a third of
 	 * the lease, so that a claim whose answer is lost is repeated within it. Throws a Problem.
 	 */
 	call(verb: Operation["verb"], body: string, patience: number, lease: number, wait = 0): Promise<Reply> {
 		return new Promise((resolve, reject) => {
 			const now = performance.now();
-			const timeout = Math.min(this.timeout, lease / 3);
-			const times = { timeout, deadline: now + patience, waitUntil: now + wait };
-			this.#queue({ verb, body, ...times, tries: 0, inDoubt: false, resolve, reject });
+			this.#queue({
+				verb,
+				body,
+				timeout: Math.min(this.timeout, lease / 3),
+				deadline: now + Math.max(patience, wait),
+				waitUntil: now + wait,
+				tries: 0,
+				inDoubt: false,
+				resolve,
+				reject,
+			});
 		});
 	}
 
@@ -71,25 +86,37 @@ export class Caller {
 	async request(path: string, body: string, timeout = this.timeout): Promise<Reply> {
 		let answer: Answer;
 		try {
-			answer = await this.send("POST", path, body, timeout);
+			answer = await this.send(path, body, timeout);
 		} catch (reason) {
-			throw new Problem("", reason instanceof Error ? reason.message : String(reason), "same");
+			// The error of a name with several addresses has no message.
+			const { message, code } = reason as NodeJS.ErrnoException;
+			throw new Problem("", message || String(code), "same");
 		}
-		let reply: Reply | undefined;
+		let reply: unknown;
 		try {
 			reply = JSON.parse(answer.text);
 		} catch {
 			reply = undefined; // a server in between has answered
 		}
-		if (answer.status === 200 && reply !== undefined) {
-			return reply;
+		if (answer.status !== 200) {
+			throw problemOf(reply, answer.status, answer.retryAfter);
 		}
-		throw problemOf(reply ?? {}, answer.status === 200 ? 502 : answer.status, answer.retryAfter);
+		if (!isObject(reply)) {
+			throw new Problem("", "the answer is no JSON object", "same");
+		}
+		return reply;
 	}
 
 	#queue(operation: Operation): void {
 		this.#waiting.push(operation);
-		if (!this.#scheduled) {
+		this.#schedule();
+	}
+
+	/** Sends what waits: at once if that is enough, and otherwise after all that happens now. */
+	#schedule(): void {
+		if (this.#waiting.length >= enough) {
+			this.#flush();
+		} else if (this.#waiting.length > 0 && !this.#scheduled) {
 			this.#scheduled = true;
 			setImmediate(() => {
 				this.#scheduled = false;
@@ -103,7 +130,7 @@ export class Caller {
 			this.#requests++;
 			this.#exchange(this.#take()).finally(() => {
 				this.#requests--;
-				this.#flush();
+				this.#schedule();
 			});
 		}
 	}
@@ -119,15 +146,13 @@ export class Caller {
 
 	async #exchange(operations: Operation[]): Promise<void> {
 		const items = operations.map(({ verb, body }) => `{"${verb}":${body}}`);
-		const sent = performance.now();
-		let replies: Reply[];
+		const sent = look();
+		let replies: unknown[];
 		try {
 			const timeout = Math.min(...operations.map((operation) => operation.timeout));
 			const reply = await this.request("/v1/batch", `{"items":[${items.join()}]}`, timeout);
-			replies = reply.items as Reply[];
-			if (!Array.isArray(replies) || replies.length !== operations.length) {
-				throw new Problem("", "the answer does not have one item for each operation", "same");
-			}
+			look(); // the machine may have slept meanwhile
+			replies = itemsOf(reply, operations.length);
 		} catch (reason) {
 			const problem = reason as Problem;
 			if (problem.retry === "no" && operations.length > 1) {
@@ -137,27 +162,32 @@ export class Caller {
 				return;
 			}
 			for (const operation of operations) {
-				operation.inDoubt ||= problem.retry === "same";
 				this.#fail(operation, problem);
 			}
 			return;
 		}
 		operations.forEach((operation, i) => {
-			const reply = replies[i] ?? {};
-			if (reply.error !== undefined) {
-				this.#fail(operation, problemOf(reply.error as Reply, 0, undefined));
+			const reply = replies[i];
+			if (!isObject(reply)) {
+				this.#fail(operation, new Problem("", "an item of the answer is no object", "same"));
+			} else if (reply.error !== undefined) {
+				this.#fail(operation, problemOf(reply.error, 0, undefined));
+			} else if (operation.verb === "claim" && !readable(reply)) {
+				this.#fail(operation, new Problem("", `the answer is no decision: ${JSON.stringify(reply)}`, "same"));
 			} else if (!this.#waits(operation, reply)) {
-				operation.resolve({ ...reply, sent });
+				reply.sent = sent;
+				operation.resolve(reply);
 			}
 		});
 	}
 
 	#waits(operation: Operation, reply: Reply): boolean {
-		const decided = ["fresh", "duplicate", "mismatch", "unknown", "late"].includes(String(reply.decision));
+		const decided = decisions.has(String(reply.decision));
 		return operation.verb === "claim" && !decided && this.#again(operation, 0, operation.waitUntil);
 	}
 
 	#fail(operation: Operation, problem: Problem): void {
+		operation.inDoubt ||= problem.retry === "same";
 		if (problem.kind === "stale-token" && operation.verb === "release" && operation.inDoubt) {
 			operation.resolve({}); // its first try gave the key back
 		} else if (problem.retry === "no" || !this.#again(operation, problem.after, operation.deadline)) {
@@ -178,14 +208,39 @@ export class Caller {
 	}
 }
 
-/** Reads a problem document. A server in between may have answered without one. */
-function problemOf(document: Reply, httpStatus: number, retryAfter: number | undefined): Problem {
-	const status = Number(document.status ?? httpStatus);
-	const kind = String(document.type ?? "")
-		.split("/")
-		.at(-1);
+/** Returns the items of an answer, one for each that was sent. */
+export function itemsOf(reply: Reply, length: number): unknown[] {
+	if (!Array.isArray(reply.items) || reply.items.length !== length) {
+		throw new Problem("", "the answer does not have one item for each that was sent", "same");
+	}
+	return reply.items;
+}
+
+export function isObject(value: unknown): value is Reply {
+	return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** Reports whether a granted claim has what its holder needs. */
+function readable({ decision, token, lease_ms, attempt = 1 }: Reply): boolean {
+	const granted = typeof token === "string" && /^\d+$/.test(token) && typeof lease_ms === "number";
+	return decision !== "fresh" || (granted && typeof attempt === "number");
+}
+
+/**
+ * Reads a problem document. A server in between may have answered without one, and this one may have done what it was
+ * asked.
+ */
+export function problemOf(answer: unknown, httpStatus: number, retryAfter: number | undefined): Problem {
+	const document = isObject(answer) ? answer : {};
+	const status = typeof document.status === "number" ? document.status : httpStatus;
+	const kind =
+		String(document.type ?? "")
+			.split("/")
+			.at(-1) ?? "";
 	const detail = String(document.detail ?? document.title ?? `HTTP status ${status}`);
-	const passes = status >= 500 || [408, 425, 429].includes(status);
-	const retry = (document.retry as Problem["retry"] | undefined) ?? (passes ? "later" : "no");
-	return new Problem(kind ?? "", detail, retry, Number(document.retry_after_ms ?? retryAfter ?? 0));
+	const after = typeof document.retry_after_ms === "number" ? document.retry_after_ms : (retryAfter ?? 0);
+	const told = (["no", "same", "later"] as const).find((word) => word === document.retry);
+	const unclear = status === 0 || status >= 500;
+	const retry = told ?? (unclear ? "same" : [408, 425, 429].includes(status) ? "later" : "no");
+	return new Problem(kind, detail, retry, after);
 }

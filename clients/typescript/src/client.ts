@@ -1,6 +1,9 @@
-import { randomUUID } from "node:crypto";
+import { randomBytes } from "node:crypto";
 import os from "node:os";
 import { Caller, Problem, type Reply } from "./caller.js";
+import { look, now } from "./clock.js";
+import { within } from "./current.js";
+import { leaves } from "./doubt.js";
 import {
 	InFlight,
 	Late,
@@ -38,8 +41,8 @@ export interface Policy {
 	 */
 	renewFor?: number;
 	/**
-	 * Whether a failure leaves open if the effect took place. Unknown always does. Default: AbortError, timeouts,
-	 * and connections that ended, also as the cause of another error.
+	 * Whether another failure leaves open if the effect took place. Unknown, aborts, timeouts and connections that
+	 * ended do, also as the cause of another error, or as one of an AggregateError.
 	 */
 	inDoubt?: (reason: unknown) => boolean;
 }
@@ -94,6 +97,11 @@ export class Client {
 	readonly #renewer: Renewer;
 	readonly #policy: Required<Policy>;
 	readonly #holder: string;
+	/** The members of claims with that policy. */
+	readonly #terms: string;
+	/** With a number, the id of a claim. No other client has the same. */
+	readonly #instance = randomBytes(16).toString("base64url");
+	#claims = 0;
 
 	constructor(options: ClientOptions = {}) {
 		const url = options.url ?? process.env.SEMEL_URL ?? "http://127.0.0.1:4196";
@@ -109,8 +117,9 @@ export class Client {
 			wait: options.wait ?? 0,
 			retryFor: options.retryFor ?? 30_000,
 			renewFor: options.renewFor ?? Number.POSITIVE_INFINITY,
-			inDoubt: options.inDoubt ?? timedOut,
+			inDoubt: options.inDoubt ?? (() => false),
 		};
+		this.#terms = terms(this.#policy, this.#holder);
 	}
 
 	/**
@@ -122,8 +131,8 @@ export class Client {
 	 * the function ran and another call may have had the key meanwhile. Throws Unavailable
 	 * or Refused if the server does not do its part.
 	 */
-	async once<T>(id: Id, fn: (claim: Claim) => T | Promise<T>, options: CallOptions = {}): Promise<Outcome<T>> {
-		const policy = { ...this.#policy, ...options };
+	async once<T>(id: Id, fn: (claim: Claim) => T | Promise<T>, options?: CallOptions): Promise<Outcome<T>> {
+		const policy = options === undefined ? this.#policy : { ...this.#policy, ...options };
 		const key = keyMembers(policy.scope, id);
 		const reply = await this.#claim(key, policy);
 		if (reply.decision === "duplicate") {
@@ -133,7 +142,7 @@ export class Client {
 			throw notRun(key, reply);
 		}
 		const held = new Held(key, reply, policy);
-		if (held.validUntil <= performance.now()) {
+		if (held.validUntil <= now()) {
 			await this.#giveBack(held, policy, undefined); // the process was stopped meanwhile
 			throw new InFlight(`semel: ${name(key)}: the lease ended before the function began`, undefined, 0);
 		}
@@ -141,6 +150,9 @@ export class Client {
 		let value: T;
 		try {
 			value = await fn(held);
+			if (isIterator(value)) {
+				throw new TypeError(`semel: ${name(key)}: the function returned a generator, and its body did not run`);
+			}
 		} catch (reason) {
 			await this.#giveBack(held, policy, reason);
 			throw reason;
@@ -149,13 +161,16 @@ export class Client {
 		return { value, replayed: false };
 	}
 
-	/** Returns a function that runs once for the key that `key` finds in its arguments. */
+	/**
+	 * Returns a function that runs once for the key that `key` finds in its arguments. In it, `current` returns the
+	 * claim.
+	 */
 	wrap<A extends unknown[], T>(
 		key: (...args: A) => Id,
 		fn: (...args: A) => T | Promise<T>,
-		options: CallOptions = {},
+		options?: CallOptions,
 	): (...args: A) => Promise<Outcome<T>> {
-		return (...args) => this.once(key(...args), () => fn(...args), options);
+		return (...args) => this.once(key(...args), (claim) => within(claim, () => fn(...args)), options);
 	}
 
 	/** Returns the record of each key. Its `state` is absent, claimed, done or unknown. */
@@ -167,20 +182,20 @@ export class Client {
 		return reply.items as Reply[];
 	}
 
+	/** Settles an unknown key, by a person's decision. This needs the role operator. */
+	async resolve(
+		id: Id,
+		{ happened, reason }: { happened: boolean; reason: string },
+		scope = this.#policy.scope,
+	): Promise<void> {
+		const key = keyMembers(scope, id);
+		const members = JSON.stringify({ as: happened ? "done" : "absent", reason }).slice(1);
+		await this.#caller.request("/v1/resolve", `{${key},${members}`).catch((problem) => raise(key, problem, false));
+	}
+
 	async #claim(key: string, policy: CallOptions & Required<Policy>): Promise<Reply> {
-		// JSON leaves out what is undefined.
-		const members = JSON.stringify({
-			claim_id: randomUUID(),
-			holder: this.#holder,
-			lease: `${policy.lease}ms`,
-			window: duration(policy.window),
-			on_lease_expired: policy.onLeaseExpired,
-			fingerprint: policy.payload === undefined ? undefined : fingerprint(policy.payload),
-			time: policy.time?.toISOString(),
-			origin: policy.origin,
-			request_id: policy.requestId,
-		});
-		const body = `{${key},${members.slice(1)}`;
+		const said = policy === this.#policy ? this.#terms : `${terms(policy, this.#holder)}${facts(policy)}`;
+		const body = `{${key},"claim_id":"${this.#instance}.${++this.#claims}",${said}}`;
 		try {
 			return await this.#caller.call("claim", body, policy.retryFor, policy.lease, policy.wait);
 		} catch (problem) {
@@ -208,37 +223,29 @@ export class Client {
 
 	/** Completes the key of a function that returned, in any case: without its value, if that cannot be kept. */
 	async #complete(held: Held, policy: Required<Policy>, value: unknown): Promise<void> {
-		const window = `"window":"${duration(policy.window)}"`;
+		held.end();
 		const patience = Math.max(policy.retryFor, policy.lease);
-		const send = (result: string) =>
-			this.#caller.call("complete", held.body(window + result), patience, policy.lease).finally(() => held.end());
-		const notKept = () => send(',"result":{"not_kept":true}');
+		const send = (result: string) => {
+			const body = held.body(`"window":"${duration(policy.window)}"${result}`);
+			return this.#caller.call("complete", body, patience, policy.lease);
+		};
 		try {
-			let json: string | undefined;
+			const { result, unfit } = kept(held.key, value);
 			try {
-				json = value === undefined ? undefined : JSON.stringify(value);
-			} catch (reason) {
-				await notKept();
-				throw new TypeError(
-					`semel: ${name(held.key)}: the effect is recorded, but not its value, which JSON cannot hold`,
-					{
-						cause: reason,
-					},
-				);
-			}
-			if (json !== undefined && Buffer.byteLength(json) > mostResult) {
-				await notKept();
-				return;
-			}
-			await send(json === undefined ? "" : `,"result":{"json":${json}}`).catch(async (problem) => {
-				if (!(problem instanceof Problem) || problem.retry !== "no" || problem.kind === "stale-token") {
+				await send(result);
+			} catch (problem) {
+				const refused = problem instanceof Problem && problem.retry === "no" && problem.kind !== "stale-token";
+				if (!refused || result === notKept) {
 					throw problem;
 				}
-				await notKept();
+				await send(notKept);
 				if (!problem.kind.endsWith("-too-large")) {
 					throw problem;
 				}
-			});
+			}
+			if (unfit !== undefined) {
+				throw unfit;
+			}
 		} catch (problem) {
 			if (problem instanceof Problem && problem.kind === "stale-token") {
 				throw new LeaseLost(
@@ -265,8 +272,7 @@ export class Client {
 			);
 			return;
 		}
-		const ran = reason instanceof Unavailable && reason.ran;
-		const inDoubt = reason instanceof Unknown || reason instanceof LeaseLost || ran || policy.inDoubt(reason);
+		const inDoubt = leaves(reason) || (reason !== undefined && policy.inDoubt(reason));
 		if (inDoubt && policy.onLeaseExpired === "hold") {
 			await send("release", '"unknown":true');
 		} else if (inDoubt || held.attempt > 1) {
@@ -277,10 +283,38 @@ export class Client {
 	}
 }
 
+/** Reports whether a value is work to be done: a generator runs when somebody iterates over it. */
+function isIterator(value: unknown): boolean {
+	const found = value as { next?: unknown; [Symbol.iterator]?: unknown; [Symbol.asyncIterator]?: unknown } | null;
+	return (
+		typeof found === "object" &&
+		typeof found?.next === "function" &&
+		(Symbol.iterator in found || Symbol.asyncIterator in found)
+	);
+}
+
+/** The member of a completion whose value cannot be kept. */
+const notKept = ',"result":{"not_kept":true}';
+
+/** Returns the member of a completion that keeps a value, and the error of a value that JSON cannot hold. */
+function kept(key: string, value: unknown): { result: string; unfit?: TypeError } {
+	let json: string | undefined;
+	try {
+		json = JSON.stringify(value);
+	} catch (cause) {
+		const what = "the effect is recorded, but not its value, which JSON cannot hold";
+		return { result: notKept, unfit: new TypeError(`semel: ${name(key)}: ${what}`, { cause }) };
+	}
+	if (json === undefined) {
+		return { result: "" };
+	}
+	return { result: Buffer.byteLength(json) > mostResult ? notKept : `,"result":{"json":${json}}` };
+}
+
 /** A claim that this process holds. */
 class Held implements Claim, Renewed {
 	readonly attempt: number;
-	readonly token: bigint;
+	readonly #token: string;
 	/** Made on demand: a signal takes longer to make than the rest of a call. */
 	#abort: AbortController | undefined;
 	#lost: LeaseLost | undefined;
@@ -297,11 +331,18 @@ class Held implements Claim, Renewed {
 		this.lease = policy.lease;
 		this.renewUntil = Number(reply.sent) + policy.renewFor;
 		this.attempt = Number(reply.attempt ?? 1);
-		this.token = BigInt(reply.token as string);
-		this.validUntil = Number(reply.sent) + policy.lease;
+		this.#token = String(reply.token);
+		this.validUntil = Number(reply.sent) + Number(reply.lease_ms);
+	}
+
+	get token(): bigint {
+		return BigInt(this.#token);
 	}
 
 	get signal(): AbortSignal {
+		if (this.validUntil <= look()) {
+			this.lose("the lease ended while the process was stopped");
+		}
 		if (this.#abort === undefined) {
 			this.#abort = new AbortController();
 			if (this.#lost !== undefined) {
@@ -313,16 +354,16 @@ class Held implements Claim, Renewed {
 
 	/** The body of a request of the holder, with more members. */
 	body(members: string): string {
-		return `{${this.key},"token":"${this.token}"${members === "" ? "" : ","}${members}}`;
+		return `{${this.key},"token":"${this.#token}"${members === "" ? "" : ","}${members}}`;
 	}
 
-	/** The function has ended, so nobody cares for its signal any more. */
+	/** The function has ended, so nobody cares for its signal any more. What the server says decides. */
 	end(): void {
 		this.#ended = true;
 	}
 
 	lose(why: string): void {
-		if (this.#ended) {
+		if (this.#ended || this.#lost !== undefined) {
 			return;
 		}
 		this.#lost = new LeaseLost(`semel: ${name(this.key)}: ${why}`);
@@ -330,25 +371,22 @@ class Held implements Claim, Renewed {
 	}
 }
 
-/** Errors of Node's network functions that come when a request may have arrived. */
-const inDoubtCodes = [
-	"ETIMEDOUT",
-	"ECONNRESET",
-	"ECONNABORTED",
-	"EPIPE",
-	"UND_ERR_SOCKET",
-	"UND_ERR_HEADERS_TIMEOUT",
-	"UND_ERR_BODY_TIMEOUT",
-];
+/** The members of a claim that its policy says. */
+function terms(policy: Required<Policy>, holder: string): string {
+	const window = JSON.stringify(duration(policy.window));
+	return `"holder":${JSON.stringify(holder)},"lease":"${policy.lease}ms","window":${window},"on_lease_expired":${JSON.stringify(policy.onLeaseExpired)}`;
+}
 
-function timedOut(reason: unknown): boolean {
-	for (let cause = reason; cause instanceof Error; cause = cause.cause) {
-		const code = (cause as NodeJS.ErrnoException).code;
-		if (cause.name === "AbortError" || /Timeout/.test(cause.name) || inDoubtCodes.includes(String(code))) {
-			return true;
-		}
-	}
-	return false;
+/** The members of a claim that its call says, behind others. */
+function facts(options: CallOptions): string {
+	// JSON leaves out what is undefined.
+	const members = JSON.stringify({
+		fingerprint: options.payload === undefined ? undefined : fingerprint(options.payload),
+		time: options.time?.toISOString(),
+		origin: options.origin,
+		request_id: options.requestId,
+	}).slice(1, -1);
+	return members === "" ? "" : `,${members}`;
 }
 
 function duration(value: number | string): string {
@@ -393,7 +431,7 @@ function notRun(key: string, reply: Reply): SemelError {
 			return new InFlight(
 				`semel: ${name(key)}: another call holds the key${by}`,
 				holder,
-				Number(reply.retry_after_ms ?? 1000),
+				typeof reply.retry_after_ms === "number" ? reply.retry_after_ms : 1000,
 			);
 	}
 }

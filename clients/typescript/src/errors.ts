@@ -1,5 +1,8 @@
 /** The base of all errors of this package. */
 export class SemelError extends Error {
+	/** The same call may succeed later, without a person. */
+	readonly retry: boolean = false;
+
 	constructor(message: string, options?: ErrorOptions) {
 		super(message, options);
 		this.name = new.target.name;
@@ -8,6 +11,8 @@ export class SemelError extends Error {
 
 /** Another call holds the key. Nothing ran. Repeat the call after `retryAfterMs`. */
 export class InFlight extends SemelError {
+	override readonly retry = true;
+
 	constructor(
 		message: string,
 		/** Who holds the key, if that is known. */
@@ -43,10 +48,14 @@ export class Permanent extends SemelError {
 }
 
 /** The function ran, and another call may have had the key meanwhile. */
-export class LeaseLost extends SemelError {}
+export class LeaseLost extends SemelError {
+	override readonly retry = true;
+}
 
 /** The server does not answer. `ran` says whether the function ran before. */
 export class Unavailable extends SemelError {
+	override readonly retry = true;
+
 	constructor(
 		message: string,
 		readonly ran: boolean,

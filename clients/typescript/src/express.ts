@@ -4,7 +4,7 @@ import { Unknown } from "./errors.js";
 import { body, headers, type RespondOptions, type Response, respondOnce } from "./respond.js";
 
 /**
- * Returns middleware for Express that lets the handlers behind it run once for a key. A
+ * Returns middleware for Express that lets the handlers behind it run once for a path and an id. A
  * repetition of a request gets the same response. The response is sent when the key is
  * settled, so a sender that has it may forget the request.
  */
@@ -23,7 +23,9 @@ export function once<Req extends IncomingMessage, Res extends ServerResponse>(
 			next();
 			return held.ended;
 		};
-		respondOnce(client, id, handle, options).then((instead) => held.release(instead), next);
+		// Express takes the path of a router off the url.
+		const url = (req as { originalUrl?: string }).originalUrl ?? req.url ?? "";
+		respondOnce(client, url, id, handle, options).then((instead) => held.release(instead), next);
 	};
 }
 

@@ -21,7 +21,7 @@ interface Running {
 }
 
 /**
- * Returns hooks for a route of Fastify whose handler runs once for a key. A repetition of
+ * Returns hooks for a route of Fastify whose handler runs once for a path and an id. A repetition of
  * a request gets the same response. The response is sent when the key is settled, so a
  * sender that has it may forget the request.
  *
@@ -41,7 +41,7 @@ export function once<Req extends object>(client: Client, options: RespondOptions
 					running.set(request, { ended, broke, instead });
 					done();
 				});
-			const instead = respondOnce(client, id, handle, options);
+			const instead = respondOnce(client, (request as { url?: string }).url ?? "", id, handle, options);
 			instead.then(
 				(response) => {
 					if (!running.has(request) && response !== undefined) {

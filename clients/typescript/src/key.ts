@@ -5,6 +5,9 @@ type Scalar = string | number | bigint | boolean;
 /** The id of a key. A number is another id than the text with the same digits. An array is one composite id. */
 export type Id = Scalar | readonly Scalar[] | Uint8Array;
 
+/** An id that may be a part of a longer key. */
+export type PartId = Exclude<Id, Uint8Array>;
+
 /** The members of a request that name a key, as JSON text without braces. */
 export function keyMembers(scope: string, id: Id): string {
 	const named = id instanceof Uint8Array ? `"id_base64":"${Buffer.from(id).toString("base64")}"` : `"id":${text(id)}`;

@@ -1,4 +1,5 @@
-import type { CallOptions, Client } from "./client.js";
+import type { CallOptions, Claim, Client } from "./client.js";
+import { within } from "./current.js";
 import { SemelError } from "./errors.js";
 import { fingerprint } from "./key.js";
 
@@ -6,15 +7,20 @@ import { fingerprint } from "./key.js";
 interface Extra {
 	_meta?: Record<string, unknown> | undefined;
 	authInfo?: { clientId: string } | undefined;
-	sessionId?: string | undefined;
 }
 
 /** What this module uses of a tool's result. */
 interface Result {
+	content?: unknown;
 	isError?: boolean | undefined;
 }
 
-export interface ToolOptions extends CallOptions {
+export interface ToolOptions<E> extends CallOptions {
+	/**
+	 * Who calls. Default: the `clientId` of `authInfo`. Name the user if several have one clientId or none, or one
+	 * gets what was done for another. The session does not tell: a caller that connects again has a new one.
+	 */
+	caller?(extra: E): string;
 	/** The member of `_meta` in which a caller names the key. */
 	meta?: string;
 }
@@ -37,15 +43,16 @@ export function tool<A, E extends Extra, R extends Result>(
 	client: Client,
 	name: string,
 	handler: (args: A, extra: E) => R | Promise<R>,
-	options: ToolOptions = {},
-): (args: A, extra: E) => Promise<R> {
-	return async (args, extra) => {
-		const caller = extra.authInfo?.clientId ?? "";
+	options: ToolOptions<E> = {},
+): (...call: [args: A, extra: E] | [extra: E]) => Promise<R> {
+	return async (...call) => {
+		// A tool without a schema gets no arguments.
+		const [args, extra] = call.length === 1 ? [undefined as A, call[0]] : call;
+		const caller = options.caller ? options.caller(extra) : (extra.authInfo?.clientId ?? "");
 		const named = extra._meta?.[options.meta ?? "idempotencyKey"];
-		// A caller that connects again has another session, but names the same key.
-		const id = fingerprint(named === undefined ? [caller, extra.sessionId ?? "", name, args] : [caller, name, named]);
-		const run = async () => {
-			const result = await handler(args, extra);
+		const id = fingerprint({ caller, name, ...(named === undefined ? { args } : { named }) });
+		const run = async (claim: Claim) => {
+			const result = await within(claim, () => handler(args, extra));
 			if (result.isError) {
 				throw new ToolFailed(result);
 			}

@@ -1,10 +1,11 @@
-import type { Caller, Problem, Reply } from "./caller.js";
+import { type Caller, isObject, itemsOf, type Problem, problemOf } from "./caller.js";
+import { look, now } from "./clock.js";
 
 /** A claim whose lease is renewed. */
 export interface Renewed {
 	/** How long a lease is, in milliseconds. */
 	readonly lease: number;
-	/** When it ends, on the clock of `performance.now()`. */
+	/** When it ends, on the clock of this package. */
 	validUntil: number;
 	/** From then on it is not renewed. */
 	readonly renewUntil: number;
@@ -33,13 +34,13 @@ export class Renewer {
 		this.#wakeAt(due(claim));
 	}
 
-	/** Returns when no renewal of the claim is on its way. */
-	async remove(claim: Renewed): Promise<void> {
+	/** The promise is kept when no renewal of the claim is on its way. */
+	remove(claim: Renewed): Promise<unknown> {
 		this.#claims.delete(claim);
 		if (this.#claims.size === 0) {
 			this.#sleep();
 		}
-		await this.#renewal;
+		return this.#renewal;
 	}
 
 	#sleep(): void {
@@ -51,13 +52,13 @@ export class Renewer {
 		if (time < this.#wake) {
 			clearTimeout(this.#timer);
 			this.#wake = time;
-			this.#timer = setTimeout(() => this.#renew(), time - performance.now());
+			this.#timer = setTimeout(() => this.#renew(), time - now());
 		}
 	}
 
 	async #renew(): Promise<void> {
 		this.#sleep();
-		const began = performance.now();
+		const began = look();
 		for (const claim of this.#claims) {
 			const stopped = claim.validUntil <= began;
 			if ((stopped || claim.renewUntil <= began) && this.#claims.delete(claim)) {
@@ -85,11 +86,11 @@ export class Renewer {
 	async #extend(claims: Renewed[], began: number): Promise<void> {
 		const items = claims.map((claim) => claim.body(`"lease":"${claim.lease}ms"`));
 		const timeout = Math.min(this.caller.timeout, ...claims.map((claim) => claim.lease / 3));
-		let replies: Reply[] = [];
+		let replies: unknown[] = [];
 		let silence = "";
 		try {
 			const reply = await this.caller.request("/v1/extend", `{"items":[${items.join()}]}`, timeout);
-			replies = (reply.items as Reply[] | undefined) ?? [];
+			replies = itemsOf(reply, claims.length);
 		} catch (reason) {
 			if (claims.length > 1 && (reason as Problem).retry === "no") {
 				// The server takes fewer items, or one of them refuses the others.
@@ -99,15 +100,19 @@ export class Renewer {
 			}
 			silence = String(reason);
 		}
+		const time = look();
 		claims.forEach((claim, i) => {
-			const { lease_ms, error } = (replies[i] ?? {}) as {
-				lease_ms?: number;
-				error?: { retry?: string; detail?: string };
-			};
-			if (lease_ms !== undefined) {
+			const reply = replies[i];
+			const { lease_ms, error } = isObject(reply) ? reply : {};
+			if (typeof lease_ms === "number") {
 				claim.validUntil = began + lease_ms;
-			} else if ((error?.retry === "no" || claim.validUntil <= performance.now()) && this.#claims.delete(claim)) {
-				claim.lose(error?.detail ?? `the lease could not be renewed: ${silence}`);
+				return;
+			}
+			const problem = problemOf(error, 0, undefined);
+			if ((problem.retry === "no" || claim.validUntil <= time) && this.#claims.delete(claim)) {
+				claim.lose(
+					problem.retry === "no" ? problem.message : `the lease could not be renewed: ${silence || problem.message}`,
+				);
 			}
 		});
 	}

@@ -1,11 +1,15 @@
 import type { CallOptions, Client } from "./client.js";
+import { within } from "./current.js";
 import { InFlight, NotKept, Permanent, SemelError, Unknown } from "./errors.js";
-import type { Id } from "./key.js";
+import type { PartId } from "./key.js";
 
 /** What the middleware of a web framework needs. */
 export interface RespondOptions<Request> extends CallOptions {
-	/** Finds the key of a request, such as the id of an event. A request without a key passes. */
-	key(request: Request): Id | undefined;
+	/**
+	 * Finds the id of a request, such as that of its event. The key is the path and this id. A request without an id
+	 * passes.
+	 */
+	key(request: Request): PartId | undefined;
 	/** Which statuses say that the request took effect. Others free its key. Default: 200 to 399. */
 	succeeded?(status: number): boolean;
 	/** The largest body, in bytes, that a repetition gets again. Default: 65,536. */
@@ -31,19 +35,26 @@ const renewFor = 300_000;
 class NotDone extends Error {}
 
 /**
- * Lets a handler respond once for a key. `handle` starts the handler and returns its
+ * Lets a handler respond once for the path of its request and an id: a sender may send one event to two receivers.
+ * `handle` starts the handler and returns its
  * response, which must not be sent before this function returns. A handler that broke its
  * response off rejects with Unknown. Returns the response to send instead, or nothing if that of the handler is right.
  */
 export async function respondOnce<Request>(
 	client: Client,
-	id: Id,
+	url: string,
+	id: PartId,
 	handle: () => Promise<Response>,
 	options: RespondOptions<Request>,
 ): Promise<Response | undefined> {
+	const path = url.split("?", 1)[0] as string;
 	try {
-		const bounded = { ...options, renewFor: options.renewFor ?? renewFor };
-		const outcome = await client.once(id, async () => remembered(await handle(), options), bounded);
+		const bounded = { origin: path, ...options, renewFor: options.renewFor ?? renewFor };
+		const outcome = await client.once(
+			[path, id].flat(),
+			async (claim) => remembered(await within(claim, handle), options),
+			bounded,
+		);
 		return outcome.replayed ? { ...outcome.value, headers: { "semel-decision": "duplicate" } } : undefined;
 	} catch (reason) {
 		if (reason instanceof NotDone) {

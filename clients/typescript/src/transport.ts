@@ -1,70 +1,116 @@
-import http from "node:http";
-import https from "node:https";
+import net from "node:net";
+import tls from "node:tls";
+import { type Answer, AnswerReader } from "./answer.js";
 
-/** An answer of the server, whatever its status. */
-export interface Answer {
-	status: number;
-	/** In milliseconds, from `Retry-After`. */
-	retryAfter: number | undefined;
-	text: string;
-}
-
-/** Sends one request. Throws if there is no whole answer. */
-export type Send = (method: string, path: string, body: string | undefined, timeout: number) => Promise<Answer>;
+/** Sends a body of JSON. Throws if there is no whole answer. */
+export type Send = (path: string, body: string, timeout: number) => Promise<Answer>;
 
 /**
  * Returns a function that sends requests to a URL such as `http://127.0.0.1:4196` or
- * `unix:/run/semel.sock`, over connections that are kept.
+ * `unix:/run/semel.sock`, over connections that are kept. It writes HTTP itself: node:http takes
+ * longer for a request than all else that this package does for the calls in it.
  */
-export function transport(url: string, token: string | undefined, tls: https.AgentOptions): Send {
+export function transport(url: string, token: string | undefined, certificates: tls.SecureContextOptions): Send {
 	const unix = url.startsWith("unix:");
 	const base = new URL(unix ? "http://localhost" : url);
 	if (base.protocol !== "http:" && base.protocol !== "https:") {
 		throw new TypeError(`the URL ${url} begins with neither http://, https:// nor unix:`);
 	}
+	if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) {
+		throw new TypeError("the token has characters that a header cannot hold");
+	}
 	const secure = base.protocol === "https:";
-	const agent = secure ? new https.Agent({ keepAlive: true, ...tls }) : new http.Agent({ keepAlive: true });
-	const place = unix
-		? { socketPath: url.slice("unix:".length) }
-		: { host: base.hostname.replace(/^\[|\]$/g, ""), port: base.port || (secure ? 443 : 80) };
+	const host = base.hostname.replace(/^\[|\]$/g, "");
+	const place = { host, port: Number(base.port || (secure ? 443 : 80)), noDelay: true, keepAlive: true };
+	const dial = (): net.Socket => {
+		if (secure) {
+			const named = net.isIP(host) === 0 ? { servername: host } : {};
+			return tls.connect({ ...place, ...named, ALPNProtocols: ["http/1.1"], ...certificates });
+		}
+		return unix ? net.connect(url.slice("unix:".length)) : net.connect(place);
+	};
 	const prefix = base.pathname.replace(/\/$/, "");
-	const begin = secure ? https.request : http.request;
+	const authorization = token === undefined ? "" : `Authorization: Bearer ${token}\r\n`;
+	const head = `HTTP/1.1\r\nHost: ${base.host}\r\n${authorization}Content-Type: application/json\r\nContent-Length:`;
 
-	return (method, path, body, timeout) =>
-		new Promise((resolve, reject) => {
-			const headers: http.OutgoingHttpHeaders = {};
-			if (token !== undefined) {
-				headers.authorization = `Bearer ${token}`;
-			}
-			if (body !== undefined) {
-				headers["content-type"] = "application/json";
-				headers["content-length"] = Buffer.byteLength(body);
-			}
-			const request = begin({ ...place, agent, method, path: prefix + path, headers });
-			// A limit for the whole request: a peer may send a byte now and then.
-			const timer = setTimeout(() => request.destroy(new Error(`no answer within ${timeout} ms`)), timeout);
-			const fail = (reason: Error) => {
-				clearTimeout(timer);
-				reject(reason);
-			};
-			request.on("error", fail);
-			request.on("response", (response) => {
-				const parts: Buffer[] = [];
-				response.on("data", (part: Buffer) => parts.push(part));
-				response.on("error", fail);
-				response.on("end", () => {
-					clearTimeout(timer);
-					resolve({
-						status: response.statusCode ?? 0,
-						retryAfter: seconds(response.headers["retry-after"]),
-						text: Buffer.concat(parts).toString("utf8"),
-					});
-				});
-			});
-			request.end(body);
-		});
+	const idle = new Set<Connection>();
+	return async (path, body, timeout) => {
+		const [kept] = idle;
+		const connection = kept ?? new Connection(dial(), (ended) => idle.delete(ended));
+		idle.delete(connection);
+		const length = Buffer.byteLength(body);
+		const request = `POST ${prefix}${path} ${head} ${length}\r\n\r\n${body}`;
+		const answer = await connection.exchange(request, length === body.length ? "latin1" : "utf8", timeout);
+		if (connection.open) {
+			idle.add(connection);
+		}
+		return answer;
+	};
 }
 
-function seconds(header: string | undefined): number | undefined {
-	return header !== undefined && /^\d+$/.test(header) ? Number(header) * 1000 : undefined;
+/** A connection for one request at a time. While it has none, it does not keep the process alive. */
+class Connection {
+	readonly #reader = new AnswerReader();
+	/** Of the request that is on its way. */
+	#resolve: ((answer: Answer) => void) | undefined;
+	#reject: ((reason: Error) => void) | undefined;
+	#timer: NodeJS.Timeout | undefined;
+
+	constructor(
+		private readonly socket: net.Socket,
+		private readonly ended: (connection: Connection) => void,
+	) {
+		socket.on("data", (bytes) => this.#read(() => this.#reader.read(bytes)));
+		socket.on("end", () => this.#read(() => this.#reader.end()));
+		socket.on("error", (reason) => this.#fail(reason));
+		socket.on("close", () => this.#fail(new Error("the connection was closed before the answer")));
+	}
+
+	/** Whether it can take another request. */
+	get open(): boolean {
+		return !this.socket.destroyed;
+	}
+
+	exchange(request: string, encoding: BufferEncoding, timeout: number): Promise<Answer> {
+		return new Promise((resolve, reject) => {
+			this.#resolve = resolve;
+			this.#reject = reject;
+			// A limit for the whole request: a peer may send a byte now and then.
+			this.#timer = setTimeout(() => this.#fail(new Error(`no answer within ${timeout} ms`)), timeout);
+			this.socket.ref();
+			this.socket.write(request, encoding);
+		});
+	}
+
+	#read(from: () => Answer | undefined): void {
+		let answer: Answer | undefined;
+		try {
+			answer = from();
+		} catch (reason) {
+			this.#fail(reason as Error);
+			return;
+		}
+		if (answer === undefined) {
+			return;
+		}
+		if (this.#resolve === undefined || !this.#reader.reusable) {
+			this.socket.destroy();
+		}
+		this.#settle()?.resolve(answer);
+	}
+
+	#fail(reason: Error): void {
+		this.socket.destroy();
+		this.ended(this);
+		this.#settle()?.reject(reason);
+	}
+
+	/** Ends the request that is on its way, if there is one. */
+	#settle() {
+		const [resolve, reject] = [this.#resolve, this.#reject];
+		this.#resolve = this.#reject = undefined;
+		clearTimeout(this.#timer);
+		this.socket.unref();
+		return resolve && reject && { resolve, reject };
+	}
 }

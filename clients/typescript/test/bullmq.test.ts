@@ -1,9 +1,38 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
-import { test } from "node:test";
+import { once } from "node:events";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { after, test } from "node:test";
 import { Queue, QueueEvents, UnrecoverableError, Worker } from "bullmq";
 import { Client } from "semel";
 import { processor } from "semel/bullmq";
+
+/** Starts a server in between that answers nothing while it is down. */
+async function between() {
+	const state = { down: true, url: "" };
+	const server = createServer(async (req, res) => {
+		if (state.down) {
+			req.socket.destroy();
+			return;
+		}
+		const parts: Buffer[] = [];
+		for await (const part of req) {
+			parts.push(part);
+		}
+		const headers = { "content-type": "application/json" };
+		const answer = await fetch(`${process.env.SEMEL_URL}${req.url}`, {
+			method: "POST",
+			headers,
+			body: Buffer.concat(parts),
+		});
+		res.writeHead(answer.status, headers).end(await answer.text());
+	});
+	after(() => server.close().closeAllConnections());
+	await once(server.listen(0, "127.0.0.1"), "listening");
+	state.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+	return state;
+}
 
 test("a job that BullMQ runs again takes effect once", async () => {
 	assert.ok(process.env.SEMEL_TEST_REDIS, "set SEMEL_TEST_REDIS to the URL of a Redis server");
@@ -50,7 +79,7 @@ test("a job that BullMQ runs again takes effect once", async () => {
 					done = resolve;
 					begun();
 				});
-			held = client.once("d", work, { scope: name });
+			held = client.once(["job", "d"], work, { scope: name });
 		});
 		const delayed = new Promise((resolve) => events.on("delayed", resolve));
 		const job = await queue.add("job", { id: "d" }, { attempts: 1 });
@@ -59,6 +88,56 @@ test("a job that BullMQ runs again takes effect once", async () => {
 		await held;
 		await job.waitUntilFinished(events, 60_000);
 		assert.equal(runs.has("d"), false);
+
+		// Another job of the queue may have the same key.
+		const other = await queue.add("other job", { id: "a" }, { attempts: 1 });
+		assert.equal(await other.waitUntilFinished(events, 60_000), "a in run 2, attempt 1");
+	} finally {
+		await Promise.all([worker.close(), events.close(), queue.close()]);
+	}
+});
+
+test("a job whose outcome comes later counts no attempt", async () => {
+	const redis = new URL(process.env.SEMEL_TEST_REDIS ?? "");
+	const connection = { host: redis.hostname, port: Number(redis.port) };
+	const name = `semel-${randomUUID()}`;
+	const server = await between();
+	const client = new Client({ url: server.url, scope: name, retryFor: 1 });
+	let runs = 0;
+	const run = processor<import("bullmq").Job, string>(
+		client,
+		async (job) => {
+			if (++runs === 1) {
+				// The lease is lost: an operator removes the key.
+				const body = JSON.stringify({ scope: name, id: job.id, reason: "test" });
+				const headers = { "content-type": "application/json" };
+				assert.equal((await fetch(`${server.url}/v1/remove`, { method: "POST", headers, body })).status, 200);
+			}
+			return `run ${runs}`;
+		},
+		{ scope: name },
+	);
+	const queue = new Queue(name, { connection });
+	const events = new QueueEvents(name, { connection });
+	await events.waitUntilReady();
+	let delays = 0;
+	let twice = () => {};
+	const delayedTwice = new Promise<void>((resolve) => {
+		twice = resolve;
+	});
+	events.on("delayed", () => {
+		if (++delays === 2) {
+			twice();
+		}
+	});
+	const worker = new Worker(name, run, { connection });
+	try {
+		const job = await queue.add("job", {}, { attempts: 1 });
+		await delayedTwice; // nobody answered
+		assert.equal(runs, 0);
+		server.down = false;
+		assert.equal(await job.waitUntilFinished(events, 60_000), "run 2");
+		assert.ok(delays >= 3, `${delays} delays`);
 	} finally {
 		await Promise.all([worker.close(), events.close(), queue.close()]);
 	}

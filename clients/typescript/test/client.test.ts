@@ -1,9 +1,20 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
-import { createServer } from "node:http";
+import { createServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
+import os from "node:os";
 import { after, test } from "node:test";
-import { type Claim, Client, LeaseLost, NotKept, Unavailable, Unknown } from "semel";
+import {
+	type Claim,
+	Client,
+	type ClientOptions,
+	current,
+	LeaseLost,
+	NotKept,
+	Refused,
+	Unavailable,
+	Unknown,
+} from "semel";
 
 const scope = `client-${randomUUID()}`;
 const client = new Client({ scope });
@@ -48,9 +59,32 @@ test("an error after which a request may have arrived leaves the outcome open", 
 	}
 });
 
-test("a claim whose answer was lost is given back", async () => {
-	let lost = false;
-	const between = createServer(async (req, res) => {
+test("a function whose body did not run is refused", async () => {
+	let runs = 0;
+	async function* events() {
+		yield ++runs;
+	}
+	for (const [id, fn] of Object.entries<() => unknown>({
+		*generator() {
+			yield ++runs;
+		},
+		asyncGenerator: events,
+		promised: async () => events(),
+		lazily: () => [1].values(),
+	})) {
+		await assert.rejects(client.once(id, fn), /its body did not run/);
+		assert.equal((await client.lookup([id]))[0]?.state, "absent");
+		assert.equal((await client.once(id, () => "second")).value, "second");
+	}
+	assert.equal(runs, 0);
+});
+
+/** Returns a client of a server in between, which answers what it gets from the server. */
+async function between(
+	respond: (answer: { status: number; text: string }, res: ServerResponse) => void,
+	options: ClientOptions = {},
+) {
+	const server = createServer(async (req, res) => {
 		const parts: Buffer[] = [];
 		for await (const part of req) {
 			parts.push(part);
@@ -60,18 +94,26 @@ test("a claim whose answer was lost is given back", async () => {
 			headers: { "content-type": "application/json", authorization: req.headers.authorization ?? "" },
 			body: Buffer.concat(parts),
 		});
-		const text = await answer.text();
-		if (!lost) {
-			lost = true;
-			req.socket.destroy();
-			return;
-		}
-		res.writeHead(answer.status, { "content-type": "application/json" }).end(text);
+		respond({ status: answer.status, text: await answer.text() }, res);
 	});
-	after(() => between.close().closeAllConnections());
-	await new Promise<void>((listening) => between.listen(0, "127.0.0.1", listening));
-	const url = `http://127.0.0.1:${(between.address() as AddressInfo).port}`;
-	const hasty = new Client({ url, scope, retryFor: 1 });
+	after(() => server.close().closeAllConnections());
+	await new Promise<void>((listening) => server.listen(0, "127.0.0.1", listening));
+	return new Client({ url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, scope, ...options });
+}
+
+test("a claim whose answer was lost is given back", async () => {
+	let lost = false;
+	const hasty = await between(
+		({ status, text }, res) => {
+			if (lost) {
+				res.writeHead(status, { "content-type": "application/json" }).end(text);
+			} else {
+				lost = true;
+				res.destroy();
+			}
+		},
+		{ retryFor: 1 },
+	);
 	await assert.rejects(
 		hasty.once("lost", () => assert.fail("it runs")),
 		(reason) => reason instanceof Unavailable && !reason.ran,
@@ -110,40 +152,75 @@ test("a wrapped function runs once for its key", async () => {
 	assert.equal((await client.lookup(["wrapped"]))[0]?.state, "done");
 });
 
-test("a lost lease aborts the signal, also one that is asked for afterwards", async () => {
-	const scope = `lost-${randomUUID()}`;
-	const short = new Client({ scope, lease: 3000 });
-	const ended = ({ signal }: Claim) =>
-		new Promise<void>((resolve) => {
-			if (signal.aborted) {
-				resolve();
+test("a wrapped function sees its claim", async () => {
+	assert.throws(current, /no function runs here/);
+	const seen: Claim[] = [];
+	const charge = client.wrap(
+		(id: string, _fails: boolean) => id,
+		async (_, fails: boolean) => {
+			await Promise.resolve();
+			seen.push(current());
+			if (fails) {
+				throw new Unknown("look");
 			}
-			signal.addEventListener("abort", () => resolve());
-		});
-	const remove = async (id: string) => {
-		const body = JSON.stringify({ scope, id, reason: "test" });
-		const headers = { "content-type": "application/json" };
-		const url = process.env.SEMEL_URL ?? "http://127.0.0.1:4196";
-		assert.equal((await fetch(`${url}/v1/remove`, { method: "POST", headers, body })).status, 200);
-	};
-	let lost = () => {};
-	const isLost = new Promise<void>((resolve) => {
-		lost = resolve;
-	});
-	const calls = [
-		short.once("early", async (claim) => {
-			await remove("early");
-			await ended(claim);
-			lost();
-		}),
-		short.once("late", async (claim) => {
-			await remove("late");
-			await isLost;
-			await ended(claim);
-			assert.ok(claim.signal.reason instanceof LeaseLost);
-		}),
-	];
-	for (const call of calls) {
-		await assert.rejects(call, LeaseLost);
+		},
+		{ onLeaseExpired: "retry", wait: 60_000 },
+	);
+	await assert.rejects(charge("seen", true), Unknown);
+	await charge("seen", false);
+	assert.deepEqual(
+		seen.map(({ attempt }) => attempt),
+		[1, 2],
+	);
+	assert.ok((seen[1]?.token ?? 0n) > (seen[0]?.token ?? 0n));
+});
+
+test("a person settles an unknown key", async () => {
+	for (const happened of [true, false]) {
+		const id = `settled as ${happened}`;
+		await assert.rejects(
+			client.once(id, () => Promise.reject(new Unknown("look"))),
+			Unknown,
+		);
+		await client.resolve(id, { happened, reason: "it is in the ledger" });
+		const { value, replayed } = await client.once(id, () => "second");
+		assert.deepEqual([value, replayed], happened ? [undefined, true] : ["second", false]);
 	}
+	await assert.rejects(client.resolve("never", { happened: true, reason: "" }), Refused);
+});
+
+/** Lets the machine sleep for an hour, as far as its clock says so. */
+function sleep(): void {
+	const { uptime } = os;
+	os.uptime = () => uptime() + 3600;
+}
+
+test("a lease that ended while the machine slept is lost", { skip: process.platform !== "linux" }, async () => {
+	const lost = (reason: unknown) => reason instanceof LeaseLost;
+	const lease = 3000;
+	const effect = ({ signal }: Claim) =>
+		new Promise((_, reject) => {
+			assert.equal(signal.aborted, false);
+			signal.addEventListener("abort", () => reject(signal.reason));
+			sleep();
+		});
+	await assert.rejects(client.once("slept", effect, { lease }), lost);
+	const late = (claim: Claim) => {
+		sleep();
+		assert.ok(claim.signal.aborted);
+		throw claim.signal.reason;
+	};
+	await assert.rejects(client.once("slept and asked", late), lost);
+	assert.equal((await client.once("awake", () => "awake")).value, "awake");
+});
+
+test("a lease that ended before its answer came does not begin", { skip: process.platform !== "linux" }, async () => {
+	const inDoubt = (reason: unknown) => (reason as Error).name === "Own"; // there is no reason if nothing ran
+	const asleep = await between((answer, res) => {
+		sleep();
+		res.writeHead(answer.status, { "content-type": "application/json" }).end(answer.text);
+	});
+	const never = asleep.once("slept before", () => assert.fail("it runs"), { inDoubt });
+	await assert.rejects(never, /the lease ended before the function began/);
+	assert.equal((await client.once("slept before", ({ attempt }) => attempt, { wait: 25_000 })).value, 1);
 });

@@ -4,8 +4,8 @@ import { test } from "node:test";
 import { Client as McpClient } from "@modelcontextprotocol/sdk/client/index.js";
 import { InMemoryTransport } from "@modelcontextprotocol/sdk/inMemory.js";
 import { McpServer } from "@modelcontextprotocol/sdk/server/mcp.js";
-import { Client } from "semel";
-import { tool } from "semel/mcp";
+import { Client, current } from "semel";
+import { type ToolOptions, tool } from "semel/mcp";
 import { z } from "zod";
 
 test("a tool that is called again does not run again", async () => {
@@ -17,6 +17,11 @@ test("a tool that is called again does not run again", async () => {
 		return { isError: fails, content: [{ type: "text" as const, text: `paid ${amount} in run ${runs}` }] };
 	});
 	server.registerTool("pay", { inputSchema: { amount: z.number() } }, pay);
+	let ticks = 0;
+	const tick = tool(new Client(), `tick-${randomUUID()}`, () => ({
+		content: [{ type: "text" as const, text: `tick ${++ticks}` }],
+	}));
+	server.registerTool("tick", {}, tick);
 	const agent = new McpClient({ name: "agent", version: "1.0.0" });
 	const [one, other] = InMemoryTransport.createLinkedPair();
 	await Promise.all([server.connect(one), agent.connect(other)]);
@@ -40,5 +45,36 @@ test("a tool that is called again does not run again", async () => {
 	assert.deepEqual(await call(8), [true, "paid 8 in run 4"]);
 	fails = false;
 	assert.deepEqual(await call(8), [false, "paid 8 in run 5"]);
+
+	// The SDK hands no arguments to a tool that has no schema.
+	assert.equal((await agent.callTool({ name: "tick" })).isError, undefined);
+	assert.deepEqual((await agent.callTool({ name: "tick" })).content, [{ type: "text", text: "tick 1" }]);
 	await agent.close();
+});
+
+interface Extra {
+	sessionId?: string;
+	authInfo?: { clientId: string };
+	user?: string;
+}
+
+test("a caller that connects again is the same caller", async () => {
+	let runs = 0;
+	const pay = async (_: { amount: number }) => ({
+		content: [{ type: "text" as const, text: `run ${++runs}, attempt ${current().attempt}` }],
+	});
+	const name = `pay-${randomUUID()}`;
+	const called = async (options: ToolOptions<Extra>, extra: Extra) =>
+		(await tool(new Client(), name, pay, options)({ amount: 5 }, extra)).content[0]?.text;
+	const authInfo = { clientId: "agent" };
+	assert.equal(await called({}, { sessionId: "1" }), "run 1, attempt 1");
+	assert.equal(await called({}, { sessionId: "2" }), "run 1, attempt 1");
+	assert.equal(await called({}, { sessionId: "2", authInfo }), "run 2, attempt 1");
+	assert.equal(await called({}, { sessionId: "3", authInfo }), "run 2, attempt 1");
+
+	// Several users behind one clientId.
+	const users: ToolOptions<Extra> = { caller: ({ user }) => user ?? "" };
+	assert.equal(await called(users, { authInfo, user: "alice" }), "run 3, attempt 1");
+	assert.equal(await called(users, { authInfo, user: "bob" }), "run 4, attempt 1");
+	assert.equal(await called(users, { authInfo, user: "alice", sessionId: "4" }), "run 3, attempt 1");
 });

@@ -5,13 +5,16 @@ import { Readable } from "node:stream";
 import { after, test } from "node:test";
 import express from "express";
 import Fastify from "fastify";
-import { Client, Permanent } from "semel";
+import { Client, current, Permanent } from "semel";
 import * as inExpress from "semel/express";
 import * as inFastify from "semel/fastify";
 
 /** How often the handler of a path ran, and what it answers next. */
 const service = { runs: 0, status: 201 };
 const client = new Client({ scope: `web-${randomUUID()}` });
+
+/** A handler that looks at its claim. */
+const lookAtClaim = () => `run ${++service.runs}, attempt ${current().attempt}`;
 
 /** The policy of handlers that do not answer. */
 const stalled = { renewFor: 100, lease: 300 };
@@ -29,6 +32,10 @@ async function expressUrl(): Promise<string> {
 		}
 		res.status(service.status).json({ run: service.runs });
 	});
+	app.use(
+		"/mounted",
+		express.Router().post("/hook", express.json(), hook, (_req, res) => res.send(lookAtClaim())),
+	);
 	app.post("/streams", express.json(), hook, (_req, res) => {
 		service.runs++;
 		res.writeHead(202, { "content-type": "text/plain" });
@@ -70,7 +77,7 @@ async function expressUrl(): Promise<string> {
 
 async function fastifyUrl(): Promise<string> {
 	interface Body {
-		id?: string;
+		id?: string | (string | number)[];
 		fails?: boolean;
 		slow?: boolean;
 	}
@@ -85,6 +92,9 @@ async function fastifyUrl(): Promise<string> {
 			await released;
 		}
 		return reply.code(service.status).send({ run: service.runs });
+	});
+	app.register(async (mounted) => mounted.post("/hook", hooks, async () => lookAtClaim()), {
+		prefix: "/mounted",
 	});
 	app.post("/streams", hooks, async (_request, reply) => {
 		service.runs++;
@@ -148,6 +158,20 @@ for (const [name, start] of Object.entries({ express: expressUrl, fastify: fasti
 			assert.equal(second.headers.get("content-type"), first.headers.get("content-type"));
 			assert.equal(second.headers.get("semel-decision"), "duplicate");
 			assert.equal(service.runs, before + 1);
+		});
+		await t.test("the same id at another path is another effect", async () => {
+			const id = randomUUID();
+			const before = service.runs;
+			await post("/hook", { id });
+			assert.equal((await post("/mounted/hook", { id })).text, `run ${before + 2}, attempt 1`);
+			assert.equal((await post("/mounted/hook?again=1", { id })).text, `run ${before + 2}, attempt 1`);
+			assert.deepEqual(
+				(await client.lookup([["/hook", id], ["/mounted/hook", id], id])).map(({ state }) => state),
+				["done", "done", "absent"],
+			);
+			const parts = [id, 7];
+			assert.equal((await post("/hook", { id: parts })).status, 201);
+			assert.equal((await client.lookup([["/hook", ...parts]]))[0]?.state, "done");
 		});
 		await t.test("a response in parts is repeated whole", async () => {
 			const id = randomUUID();
@@ -242,7 +266,7 @@ for (const [name, start] of Object.entries({ express: expressUrl, fastify: fasti
 		});
 		await t.test("a failure that is kept is answered with 422", async () => {
 			const id = randomUUID();
-			const failing = client.once(id, () => {
+			const failing = client.once(["/hook", id], () => {
 				throw new Permanent("no such account");
 			});
 			await assert.rejects(failing, Permanent);

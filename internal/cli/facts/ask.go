@@ -37,6 +37,8 @@ type Question struct {
 	IDs      []string
 	Digest   semel.Digest
 	ByDigest bool
+	// Caller and Key are the caller and the value of an Idempotency-Key, if IDs are its ids.
+	Caller, Key string
 	// Searches: look for messages of the key in sources and sinks too. Since, Patience and Most
 	// limit the search: how far back it reads, for how long, and how many messages of each
 	// partition.
@@ -190,6 +192,14 @@ func (q *Question) records(ctx context.Context, f *open.StoreFlags, at *Place, k
 		}
 		if found, err = f.LookUp(ctx, store, keys); err == nil {
 			q.Remark("%s: scope %s", at, keyrecord.DisplayScope(at.Scope))
+			if len(found) == 0 {
+				found = q.ofUser(ctx, store, at)
+			}
+			for i := range found {
+				if !slices.Contains(keys, found[i].Key) {
+					keys = append(keys, found[i].Key)
+				}
+			}
 			err = q.journal(ctx, store, at, keys)
 		}
 		if err == nil && len(found) == 0 {
@@ -212,6 +222,18 @@ func (q *Question) records(ctx context.Context, f *open.StoreFlags, at *Place, k
 		}
 	}
 	return found, err
+}
+
+// ofUser returns the records of an Idempotency-Key whose caller is a user of HTTP Basic
+// authentication: the caller has a digest of the password, which nobody who asks has.
+func (q *Question) ofUser(ctx context.Context, store semel.Store, at *Place) []semel.Record {
+	p := q.Conf.Proxy
+	if q.Caller == "" || p == nil || p.Caller.Kind != "basic" || at.Store != p.Store.Name || at.Scope != p.Scope {
+		return nil
+	}
+	found, _ := keyrecord.OfCallers(ctx, store, at.Scope, q.Key, keyrecord.AnyPassword(q.Caller))
+	q.Remark("%s: the user %s with any password: %s, of the ids that the store keeps", at, q.Caller, term.Plural(len(found), "key"))
+	return found
 }
 
 // journal adds what the process that has the store open remembers of deliveries.

@@ -93,9 +93,31 @@ func (h *Hands) Settle(ctx context.Context, by keyrecord.By, r *semel.Record, as
 	})
 }
 
-// Forget removes a record in any state, between two lines of the audit log.
+// ErrChanged is wrapped by the error of a change to a record that is no longer what was shown.
+var ErrChanged = errors.New("the record changed since it was shown")
+
+// unchanged returns an error if a record is no longer what was shown.
+func (h *Hands) unchanged(ctx context.Context, r *semel.Record) error {
+	now, err := h.Again(ctx, r)
+	switch {
+	case err != nil:
+		return err
+	case now.State == semel.Absent:
+		return errors.New("the key has expired")
+	case Version(now) != Version(r):
+		return fmt.Errorf("nothing was changed: %w, and is %s now: look at it again", ErrChanged, now.State)
+	}
+	return nil
+}
+
+// Forget removes a record in any state, between two lines of the audit log, if it is what was
+// shown. Remove takes no expected record, so Forget looks at it again immediately before: what
+// the first line took, a message had time to claim the key.
 func (h *Hands) Forget(ctx context.Context, by keyrecord.By, r *semel.Record) error {
 	return keyrecord.Audited(ctx, h, "rm", by, r, semel.Absent, keyrecord.OutcomeDone, func() (err error) {
+		if err := h.unchanged(ctx, r); err != nil {
+			return err
+		}
 		var removed bool
 		if r.Key.ID != "" {
 			removed, err = h.Remove(ctx, r.Key)

@@ -1,8 +1,11 @@
 package keyrecord
 
 import (
+	"context"
 	"encoding/hex"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -42,6 +45,9 @@ func (f *KeyFlags) AddCaller(cmd *cobra.Command) {
 
 // OfCaller reports whether the key is one of semel proxy.
 func (f *KeyFlags) OfCaller() bool { return f.caller != "" }
+
+// Caller returns the name of the caller, or "" without one.
+func (f *KeyFlags) Caller() string { return f.caller }
 
 // Digest returns the digest of --digest, and whether the flag was set. words are
 // the IDs that were given as well.
@@ -104,6 +110,51 @@ func (f *KeyFlags) Keys(scope string, words []string, p *term.Problems) []semel.
 // IDsOfCaller returns the ids that an Idempotency-Key of a caller may have.
 func IDsOfCaller(caller, value string) []string {
 	return []string{httpidem.Key("", caller, value).ID, httpidem.Key("", config.HashedCaller(caller), value).ID}
+}
+
+// CallerIn returns the caller in the id of an Idempotency-Key; see httpidem.Key. ok is false if
+// the id is not one of this key.
+func CallerIn(id, key string) (caller string, ok bool) {
+	length, rest, ok := strings.Cut(id, ":")
+	n, err := strconv.Atoi(length)
+	if !ok || err != nil || n < 0 || n >= len(rest) || rest[n:] != ":"+key {
+		return "", false
+	}
+	return rest[:n], true
+}
+
+// listFor limits a search for the callers of an Idempotency-Key.
+const listFor = time.Second
+
+// OfCallers returns the records of an Idempotency-Key in a scope whose callers a function
+// accepts, and whether the scope has any record. It finds the records whose ids the store keeps,
+// and looks for a second at most: it is a hint, and an error ends it.
+func OfCallers(ctx context.Context, store semel.Store, scope, key string, accept func(caller string) bool) (found []semel.Record, any bool) {
+	lister, ok := semel.As[semel.Inspector](store)
+	if !ok {
+		return nil, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, listFor)
+	defer cancel()
+	for record, err := range lister.List(ctx, semel.ListOptions{Scope: &scope}) {
+		if err != nil || ctx.Err() != nil {
+			break
+		}
+		any = true
+		if caller, ok := CallerIn(record.Key.ID, key); ok && accept(caller) {
+			found = append(found, record)
+		}
+	}
+	return found, any
+}
+
+// AnyPassword accepts the callers that are a user of HTTP Basic authentication, whatever the
+// password was.
+func AnyPassword(name string) func(caller string) bool {
+	return func(caller string) bool {
+		user, ok := config.UserOf(caller)
+		return ok && user == name
+	}
 }
 
 // ParseDigest reads a digest as keys ls prints it.

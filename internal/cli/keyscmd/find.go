@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +20,8 @@ import (
 // target is the key that a verb names: the ids that it may mean, or a digest.
 type target struct {
 	ids []string
+	// words are the readings of the Idempotency-Key, if it is one.
+	words []string
 	// shaped are the ids that the key rules of the pipelines make of these, such as lower().
 	shaped   []string
 	digest   semel.Digest
@@ -29,7 +30,7 @@ type target struct {
 	// none of them.
 	scopes, others []string
 	// ofCallers are the records that find found if the key is an Idempotency-Key without its
-	// caller.
+	// caller, or without the password of its caller.
 	ofCallers []semel.Record
 }
 
@@ -41,6 +42,9 @@ func (k *keysFlags) target(words []string, wrong *term.Problems) *target {
 	}
 	for _, key := range k.key.Keys(k.scope, words, wrong) {
 		t.ids = append(t.ids, key.ID)
+	}
+	if t.words = t.ids; k.key.OfCaller() && len(words) > 0 {
+		t.words = words[:1]
 	}
 	return t
 }
@@ -113,8 +117,12 @@ func (k *keysFlags) find(ctx context.Context, store semel.Store, t *target) (fou
 			absent = fmt.Errorf("%w: a pipeline's scope is its name, or its key.scope: choose it with --scope", absent)
 		}
 		var fills bool
-		if t.ofCallers, fills = k.ofCallers(ctx, store, t); fills {
+		switch t.ofCallers, fills = k.ofCallers(ctx, store, t); {
+		case !k.key.OfCaller() && fills:
 			absent = fmt.Errorf("%w; an Idempotency-Key needs its caller: --caller NAME", absent)
+		case k.key.OfCaller() && len(t.ofCallers) > 0:
+			caller, _ := keyrecord.CallerIn(t.ofCallers[0].Key.ID, t.words[0])
+			absent = fmt.Errorf("%w; the password belongs to the caller: semel keys show finds its keys, such as that of --caller %s", absent, caller)
 		}
 		return nil, absent, nil
 	}
@@ -122,38 +130,28 @@ func (k *keysFlags) find(ctx context.Context, store semel.Store, t *target) (fou
 	return nil, fmt.Errorf("%s is absent in %s; it is in %s: %s", name, keyrecord.InScopes(t.scopes), keyrecord.InScopes(scopes), keyrecord.ChooseScope(scopes)), nil
 }
 
-// ofCallers returns the records of a target if it is an Idempotency-Key of any caller, and
-// whether a proxy fills the store. It finds the records whose ids the store keeps, and looks for a
-// second at most: it is a hint, and an error ends it.
+// ofCallers returns the records of a target if it is an Idempotency-Key of any caller, or of any
+// password of the user that --caller names, and whether a proxy fills the store.
 func (k *keysFlags) ofCallers(ctx context.Context, store semel.Store, t *target) (found []semel.Record, fills bool) {
 	proxy, fills := k.Conf.ProxyOn(k.Found.Name)
-	lister, ok := semel.As[semel.Inspector](store)
-	if k.key.OfCaller() || !fills && k.File != "" || !ok {
+	if !fills && k.File != "" {
 		return nil, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	scope := config.DefaultProxyScope
+	scope, accept := config.DefaultProxyScope, func(string) bool { return true }
 	if fills {
 		scope = proxy.Scope
 	}
-	for record, err := range lister.List(ctx, semel.ListOptions{Scope: &scope}) {
-		if err != nil || ctx.Err() != nil {
-			break
+	if name := k.key.Caller(); name != "" {
+		if fills && proxy.Caller.Kind != "basic" {
+			return nil, false
 		}
-		fills = true
-		if slices.ContainsFunc(t.ids, func(id string) bool { return isOfCaller(record.Key.ID, id) }) {
-			found = append(found, record)
-		}
+		accept = keyrecord.AnyPassword(name)
+	}
+	for _, id := range t.words {
+		of, any := keyrecord.OfCallers(ctx, store, scope, id, accept)
+		found, fills = append(found, of...), fills || any
 	}
 	return found, fills
-}
-
-// isOfCaller reports whether an id is that of an Idempotency-Key of any caller; see httpidem.Key.
-func isOfCaller(id, key string) bool {
-	length, rest, ok := strings.Cut(id, ":")
-	n, err := strconv.Atoi(length)
-	return ok && err == nil && n >= 0 && n < len(rest) && rest[n:] == ":"+key
 }
 
 // eachParked calls fn with the parked messages of each pipeline of the store, until fn returns

@@ -1,6 +1,7 @@
 package oncecmd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,8 +26,11 @@ type call struct {
 	name string // of the key
 	path string // of the command
 	argv []string
+	// keeper is for the process group of the command.
+	keeper *keeper
 
 	stopWaiting, stopAsking context.CancelCauseFunc
+	taken                   *listener
 
 	mu          sync.Mutex // guards the fields below until do returns
 	interrupted syscall.Signal
@@ -41,8 +45,8 @@ type call struct {
 	out         *output
 }
 
-func newCall(f *flags, of semel.Key, name, path string, argv []string) *call {
-	return &call{flags: f, of: of, name: name, path: path, argv: argv, out: &output{to: f.Stdout, most: f.keep}}
+func newCall(f *flags, of semel.Key, name, path string, argv []string, k *keeper) *call {
+	return &call{flags: f, of: of, name: name, path: path, argv: argv, keeper: k, out: &output{to: f.Stdout, most: f.keep}}
 }
 
 var (
@@ -70,7 +74,8 @@ func (c *call) do(ctx context.Context, guard *semel.Guard, store *callStore) (ou
 	defer stopWaiting(nil)
 	defer stopAsking(nil)
 	c.stopWaiting, c.stopAsking = stopWaiting, stopAsking
-	defer listen(c.signalled)()
+	c.taken = listen(c.signalled)
+	defer c.taken.stop()
 	if came.Err() != nil {
 		return out, errInterrupted
 	}
@@ -148,7 +153,7 @@ func (c *call) start(ctx context.Context, claim semel.Claim) (err error) {
 	}
 	c.began, c.attempt = time.Now(), claim.Attempt
 	env := append(os.Environ(), "SEMEL_KEY="+c.name, "SEMEL_ATTEMPT="+strconv.Itoa(claim.Attempt), "SEMEL_TOKEN="+strconv.FormatUint(uint64(claim.Token), 10))
-	c.process, err = startProcess(c.App, c.path, c.argv, env, c.out)
+	c.process, err = startProcess(c.App, c.keeper, c.path, c.argv, env, c.out, c.taken)
 	c.unstarted = err
 	return err
 }
@@ -172,6 +177,9 @@ func (c *call) report(ctx context.Context, store *callStore, out semel.Outcome, 
 		return c.done("failed", c.result.Status, "a later call runs the command again")
 	case c.result != nil && err != nil:
 		c.unknown(fmt.Sprintf("the command ended with exit status %d, and the store did not take that", c.result.Status), err)
+	case c.result != nil && c.out.failed != nil:
+		// The command knows nothing of it: its output went into a pipe.
+		return c.done("ran", cmp.Or(c.result.Status, term.ExitFailed), fmt.Sprintf("its output could not be written: %v", c.out.failed))
 	case c.result != nil:
 		return c.done("ran", c.result.Status, "")
 	case errors.Is(err, errInterrupted), c.interrupted != 0:

@@ -46,7 +46,7 @@ func newTestCall(t *testing.T, lose int32) (*call, *semel.Guard, *callStore, *me
 	f := &flags{expired: "hold", failed: "release", lease: time.Hour}
 	f.App = &term.App{Stdin: nil, Stdout: io.Discard, Stderr: io.Discard}
 	f.Patience = time.Minute
-	return newCall(f, semel.Key{Scope: "once", ID: "a"}, "a", "/bin/true", []string{"true"}), guard, store, memory
+	return newCall(f, semel.Key{Scope: "once", ID: "a"}, "a", "/bin/true", []string{"true"}, nil), guard, store, memory
 }
 
 // A claim whose answers are lost is given back before the call ends.

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,6 +30,10 @@ const (
 	statusNotFound = 127
 	statusSignal   = 128 // and the number of the signal
 )
+
+// onceGC is the GC percentage, unless GOGC is set. A call that runs a short command ends before the
+// first collection, which would cost a tenth of its time.
+const onceGC = 400
 
 // defaultDir is the store of calls that name none.
 const defaultDir = "./semel-once"
@@ -166,6 +172,11 @@ func (f *flags) run(ctx context.Context, argv []string) error {
 	if err != nil { // shells say so too before anything else
 		return f.cannotStart(argv[0], err)
 	}
+	if f.Env("GOGC") == "" {
+		defer debug.SetGCPercent(debug.SetGCPercent(onceGC))
+	}
+	keeper := startKeeper()
+	defer keeper.end()
 	store := &callStore{open: f.Open, momentary: f.momentary(), patience: f.Patience}
 	if err := store.begin(ctx); err != nil {
 		return fmt.Errorf("the command did not run: %w", err)
@@ -182,7 +193,7 @@ func (f *flags) run(ctx context.Context, argv []string) error {
 		}
 		return term.Usagef("%s", err)
 	}
-	c := newCall(f, of, name, path, argv)
+	c := newCall(f, of, name, path, argv, keeper)
 	outcome, err := c.do(ctx, guard, store)
 	if closeErr := store.Close(); closeErr != nil {
 		f.Complain("semel once", fmt.Sprintf("close the store %s: %v", f.Shown(), term.InOneLine(closeErr)))
@@ -204,7 +215,7 @@ func (f *flags) momentary() bool {
 // cannotStart says why a command cannot be started, with the status that shells have for it.
 func (f *flags) cannotStart(command string, err error) error {
 	status := term.Status(statusCannot)
-	if errors.Is(err, exec.ErrNotFound) {
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) { // of the file, or of its interpreter
 		status = statusNotFound
 	}
 	if inner := errors.Unwrap(err); inner != nil {

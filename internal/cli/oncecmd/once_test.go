@@ -149,6 +149,7 @@ func TestTheStatusOfTheCommandIsTheResult(t *testing.T) {
 	}
 	once(t, dir, "--key", "b", "--", "sh", "-c", "kill -TERM $$").Check(t, 143, "exit status 143")
 	once(t, dir, "--key", "c", "--", "no-such-command").Check(t, 127, "semel once: no-such-command: executable file not found in $PATH: nothing ran")
+	once(t, dir, "--key", "c", "--", "./no-such-command").Check(t, 127, "semel once: ./no-such-command: stat ./no-such-command: no such file or directory: nothing ran")
 	once(t, dir, "--key", "c", "--", "./ran").Check(t, 126, "semel once: ./ran: permission denied")
 	script := programtest.WriteFile(t, filepath.Join(dir, "bad"), "\x7fELF is not enough")
 	if err := os.Chmod(script, 0o755); err != nil {
@@ -174,6 +175,9 @@ func TestOutputIsPassedOnAndKeptInPart(t *testing.T) {
 	if status := programtest.ReadFile(t, filepath.Join(dir, "status")); status != "141\n" || got.Stdout != "y\n" {
 		t.Errorf("status %s: %+v", status, got)
 	}
+	full := programtest.Shell(t, dir, "semel once --key full -- echo hi > /dev/full")
+	full.Check(t, term.ExitFailed, "its output could not be written: write /dev/stdout: no space left on device")
+	once(t, dir, "--key", "full", "--", "echo", "hi").Check(t, 0, "duplicate") // it ran
 	programtest.Shell(t, dir, "echo typed | semel once --key in --keep-output 0 -q -- cat > copy")
 	if text := programtest.ReadFile(t, filepath.Join(dir, "copy")); text != "typed\n" {
 		t.Errorf("stdin: %q", text)

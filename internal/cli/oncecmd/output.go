@@ -1,8 +1,11 @@
 package oncecmd
 
 import (
+	"errors"
 	"io"
 	"os"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -12,20 +15,29 @@ type output struct {
 	most    int64
 	kept    []byte
 	written int64
+	failed  error // of stdout, unless its reader has ended
 
 	reader *os.File // nil if the command writes to stdout itself
+	ended  atomic.Bool
 	copied chan struct{}
 }
 
-// drainTime is how long the rest of the output may take after the end of the process group.
-// Only a process that has left the group can still hold the pipe open.
-const drainTime = time.Second
+// After the end of the process group, only a process that has left the group can still write.
+// drainTime is how long the pipe may be silent then, and drainBytes how much may come. Its
+// content is at most as long.
+const (
+	drainTime  = time.Second
+	drainBytes = 1 << 20
+)
 
 // Write implements io.Writer.
 func (o *output) Write(data []byte) (int, error) {
 	n, err := o.to.Write(data)
 	o.written += int64(n)
 	o.kept = append(o.kept, data[:min(int64(n), o.most-int64(len(o.kept)))]...)
+	if err != nil && !errors.Is(err, syscall.EPIPE) {
+		o.failed = err
+	}
 	return n, err
 }
 
@@ -44,12 +56,27 @@ func (o *output) pipe() (*os.File, error) {
 // stdout has ended, the command gets a broken pipe, as it would without this program.
 func (o *output) copy() {
 	defer close(o.copied)
-	_, _ = io.Copy(writerOnly{o}, o.reader)
+	buffer := make([]byte, 32<<10)
+	for left := drainBytes; left > 0; {
+		ended := o.ended.Load()
+		if ended { // stdout may have been slow since the last one
+			_ = o.reader.SetReadDeadline(time.Now().Add(drainTime)) // it is open
+		}
+		n, err := o.reader.Read(buffer)
+		if ended {
+			left -= n
+		}
+		if n > 0 {
+			if _, err := o.Write(buffer[:n]); err != nil {
+				break
+			}
+		}
+		if err != nil && (ended || !errors.Is(err, os.ErrDeadlineExceeded)) {
+			break
+		}
+	}
 	_ = o.reader.Close() // it was only read
 }
-
-// writerOnly hides all methods but Write.
-type writerOnly struct{ io.Writer }
 
 // discard closes the pipe of a command that did not start.
 func (o *output) discard() {
@@ -64,6 +91,7 @@ func (o *output) end() {
 	if o.reader == nil {
 		return
 	}
-	_ = o.reader.SetReadDeadline(time.Now().Add(drainTime)) // it may be closed
+	o.ended.Store(true)
+	_ = o.reader.SetReadDeadline(time.Now()) // so that copy sees that; the pipe may be closed
 	<-o.copied
 }

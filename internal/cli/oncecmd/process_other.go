@@ -19,7 +19,14 @@ type process struct {
 	ended chan int // the status
 }
 
-func startProcess(a *term.App, path string, argv, env []string, out *output) (*process, error) {
+// keeper leads nothing: these systems have no process groups.
+type keeper struct{}
+
+func startKeeper() *keeper { return nil }
+
+func (*keeper) end() {}
+
+func startProcess(a *term.App, _ *keeper, path string, argv, env []string, out *output, _ *listener) (*process, error) {
 	p := &process{out: out, ended: make(chan int, 1)}
 	p.cmd = &exec.Cmd{Path: path, Args: argv, Env: env, Stdin: a.Stdin, Stdout: os.Stdout, Stderr: a.Stderr, WaitDelay: drainTime}
 	if out.most > 0 {
@@ -50,8 +57,11 @@ func (p *process) wait(ctx context.Context) (status int, ended bool) {
 // ends reports whether a signal ends most programs.
 func ends(sig syscall.Signal) bool { return sig == syscall.SIGINT || sig == syscall.SIGTERM }
 
+// listener takes signals of this program.
+type listener struct{ stop func() }
+
 // listen calls a function for each signal of this program that the command gets, until stop.
-func listen(take func(syscall.Signal)) (stop func()) {
+func listen(take func(syscall.Signal)) *listener {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	over, done := make(chan struct{}), make(chan struct{})
@@ -66,9 +76,9 @@ func listen(take func(syscall.Signal)) (stop func()) {
 			}
 		}
 	}()
-	return func() {
+	return &listener{func() {
 		signal.Stop(signals)
 		close(over)
 		<-done
-	}
+	}}
 }

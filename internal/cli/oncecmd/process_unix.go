@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -32,13 +33,15 @@ type process struct {
 	out      *output
 	ended    chan int // the status
 	resumed  chan struct{}
+	// suspended is set from a SIGTSTP until the command continues.
+	suspended atomic.Bool
 
 	mu   sync.Mutex // guards over
 	over bool       // the number of the group may be another group's
 }
 
-// startProcess starts a command in a process group of its own.
-func startProcess(a *term.App, path string, argv, env []string, out *output) (*process, error) {
+// startProcess starts a command in a process group of its own, which the keeper leads.
+func startProcess(a *term.App, k *keeper, path string, argv, env []string, out *output, taken *listener) (*process, error) {
 	p := &process{out: out, ended: make(chan int, 1), resumed: make(chan struct{}, 1)}
 	cmd := &exec.Cmd{Path: path, Args: argv, Env: env, Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{Setpgid: true}}
 	if file, ok := a.Stdin.(*os.File); ok {
@@ -56,8 +59,9 @@ func startProcess(a *term.App, path string, argv, env []string, out *output) (*p
 		defer writer.Close()
 		cmd.Stdout = writer
 	}
-	if p.keeper = startKeeper(); p.keeper != nil {
-		cmd.SysProcAttr.Pgid = p.keeper.cmd.Process.Pid
+	if k.isReady() {
+		p.keeper = k
+		cmd.SysProcAttr.Pgid = k.cmd.Process.Pid
 	}
 	if p.terminal = openTerminal(); p.terminal != nil {
 		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, int(p.terminal.file.Fd())
@@ -73,6 +77,7 @@ func startProcess(a *term.App, path string, argv, env []string, out *output) (*p
 	if out.reader != nil {
 		go out.copy()
 	}
+	taken.take(syscall.SIGTSTP) // until here, it stopped this program alone
 	return p, nil
 }
 
@@ -113,15 +118,27 @@ func (p *process) live(cmd *exec.Cmd, started chan<- error) {
 	}
 }
 
-// stopped stops this program too, so that the shell gets the terminal. The command continues
-// with it.
+// stopped stops this program too, with its group, so that the shell gets the terminal. The
+// command continues with it.
 func (p *process) stopped() {
 	p.terminal.give(unix.Getpgrp())
+	if !p.suspended.Load() {
+		_ = syscall.Kill(0, syscall.SIGTSTP) // this program has that group, and takes the signal
+	}
+}
+
+// suspend stops this program, unless no shell is there to continue it. The command continues
+// with it.
+func (p *process) suspend() {
+	defer p.suspended.Store(false)
 	select {
 	case <-p.resumed:
 	default:
 	}
-	_ = syscall.Kill(0, syscall.SIGTSTP) // no shell may be there to continue it: then it is ignored
+	own, err := unix.Getsid(0)
+	if shell, err2 := unix.Getsid(os.Getppid()); err == nil && err2 == nil && own == shell {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // it is there
+	}
 	select {
 	case <-p.resumed: // the signal is passed on
 	case <-time.After(time.Second):
@@ -144,15 +161,21 @@ func (p *process) signal(sig syscall.Signal) {
 	if p.over {
 		return
 	}
-	if sig == syscall.SIGCONT {
+	switch sig {
+	case syscall.SIGCONT:
 		p.proceed()
 		select {
 		case p.resumed <- struct{}{}:
 		default:
 		}
-		return
+	case syscall.SIGTSTP: // while this program is stopped, nobody extends the lease
+		if !p.suspended.Swap(true) {
+			_ = syscall.Kill(-p.group, syscall.SIGSTOP) // it may have ended
+			go p.suspend()
+		}
+	default:
+		_ = syscall.Kill(-p.group, sig) // it may have ended
 	}
-	_ = syscall.Kill(-p.group, sig) // it may have ended
 }
 
 // wait returns the status of the command when its process group has ended. If ctx ends first,
@@ -196,16 +219,19 @@ func (p *process) finish() {
 }
 
 // keeper leads the process group of the command. It ends the group when its input ends, which is
-// when this program ends.
+// when this program ends. A nil keeper leads nothing: the command then leads the group.
 type keeper struct {
-	cmd   *exec.Cmd
+	cmd   *exec.Cmd // nil when it has ended
 	alive io.Closer // its input
+	ready io.Reader // its output
 }
 
 // keeperScript ignores what the command may get, says so, and waits.
 const keeperScript = `trap '' HUP INT QUIT TERM TSTP TTIN TTOU USR1 USR2 ALRM; echo; read -r _; kill -KILL 0`
 
-// startKeeper returns nil if the host has no shell. The command then leads the group.
+// startKeeper returns nil if the host has no shell. A keeper takes as long to start as a store to
+// open, so the caller opens the store before it asks whether the keeper is ready. The caller must
+// end it.
 func startKeeper() *keeper {
 	cmd := exec.Command("/bin/sh", "-c", keeperScript)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -222,18 +248,26 @@ func startKeeper() *keeper {
 		_ = alive.Close()
 		return nil
 	}
-	k := &keeper{cmd, alive}
-	if n, _ := ready.Read(make([]byte, 1)); n == 0 {
-		k.end()
-		return nil
+	return &keeper{cmd, alive, ready}
+}
+
+// isReady waits until the keeper ignores signals. It returns false if there is none.
+func (k *keeper) isReady() bool {
+	if k == nil || k.cmd == nil {
+		return false
 	}
-	return k
+	n, _ := k.ready.Read(make([]byte, 1))
+	return n > 0
 }
 
 func (k *keeper) end() {
+	if k == nil || k.cmd == nil {
+		return
+	}
 	_ = k.cmd.Process.Kill() // it may have ended
 	_ = k.alive.Close()
 	_ = k.cmd.Wait() // a signal ended it
+	k.cmd = nil
 }
 
 // terminal is the controlling terminal of this program.
@@ -285,33 +319,44 @@ func ends(sig syscall.Signal) bool {
 	return slices.Contains(passed[:4], sig)
 }
 
+// listener takes signals of this program.
+type listener struct {
+	signals    chan os.Signal
+	over, done chan struct{}
+}
+
 // listen calls a function for each signal of this program that the command gets, until stop. A
 // signal that this program was started to ignore stays ignored.
-func listen(take func(syscall.Signal)) (stop func()) {
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, syscall.SIGPIPE)
+func listen(take func(syscall.Signal)) *listener {
+	l := &listener{make(chan os.Signal, 16), make(chan struct{}), make(chan struct{})}
+	signal.Notify(l.signals, syscall.SIGPIPE)
 	for _, sig := range passed {
-		if !signal.Ignored(sig) {
-			signal.Notify(signals, sig)
-		}
+		l.take(sig)
 	}
-	over, done := make(chan struct{}), make(chan struct{})
 	go func() {
-		defer close(done)
+		defer close(l.done)
 		for {
 			select {
-			case sig := <-signals:
+			case sig := <-l.signals:
 				if sig := sig.(syscall.Signal); sig != syscall.SIGPIPE {
 					take(sig)
 				}
-			case <-over:
+			case <-l.over:
 				return
 			}
 		}
 	}()
-	return func() {
-		signal.Stop(signals)
-		close(over)
-		<-done
+	return l
+}
+
+func (l *listener) take(sig syscall.Signal) {
+	if !signal.Ignored(sig) {
+		signal.Notify(l.signals, sig)
 	}
+}
+
+func (l *listener) stop() {
+	signal.Stop(l.signals)
+	close(l.over)
+	<-l.done
 }

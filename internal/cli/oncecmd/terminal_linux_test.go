@@ -2,6 +2,7 @@ package oncecmd_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -78,11 +79,12 @@ func (s *screen) ends() {
 	<-s.over
 }
 
-// The command reads from the terminal in the foreground, and Ctrl-C reaches it alone.
+// The command reads from the terminal in the foreground, and Ctrl-C reaches it alone. It starts no
+// program at that moment: a shell that waits for one ends only if the signal ended that one too.
 func TestTheCommandHasTheTerminal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	s := onTerminal(t, dir, `semel once --key a --keep-output 0 -- sh -c 'test -t 0 && test -t 1 && echo tty; read -r line; echo "got $line"; sleep 1000'; echo "status $?"; read -r line; echo "then $line"`)
+	s := onTerminal(t, dir, `semel once --key a --keep-output 0 -- sh -c 'test -t 0 && test -t 1 && echo tty; read -r line; echo "got $line"; read -r line'; echo "status $?"; read -r line; echo "then $line"`)
 	s.shows(t, "tty")
 	s.types(t, "typed\n")
 	s.shows(t, "got typed")
@@ -104,6 +106,27 @@ func TestAStoppedCommandContinuesInTheForeground(t *testing.T) {
 	s.shows(t, "stopped 1") // 128 and the number of SIGTSTP
 	s.types(t, "typed\n")
 	s.shows(t, "got typed")
+	s.shows(t, "status 0")
+	s.ends()
+}
+
+// Ctrl-Z stops the call in a pipeline, where the command has no terminal. A command that went on
+// would outlive its lease, which a stopped call does not extend.
+func TestACommandInAStoppedPipelineIsStopped(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := onTerminal(t, dir, `set -m; semel once --key a --lease 10m -- sh -c 'echo $$ > running; echo ready; until [ -e go ]; do sleep 0.05; done; echo ran' | cat; echo "stopped $?"; read -r line; fg; echo "status $?"`)
+	s.shows(t, "ready")
+	command := numbers(t, dir+"/running", 1)[0]
+	s.types(t, "\x1a")
+	s.shows(t, "stopped 1")
+	until(t, "stopped command", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", command))
+		return err == nil && strings.Contains(string(stat), ") T ")
+	})
+	programtest.WriteFile(t, dir+"/go", "")
+	s.types(t, "\n")
+	s.shows(t, "ran")
 	s.shows(t, "status 0")
 	s.ends()
 }

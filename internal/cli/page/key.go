@@ -201,8 +201,11 @@ func questionOf(v *visit) *facts.Question {
 	q.ParkedOf = func(ctx context.Context, p *config.Pipeline, fn func(*pipeline.Parked) bool) error {
 		list, err := parkedOf(v, ctx, p)
 		if err == nil {
-			for i := range list.messages {
-				if !fn(&list.messages[i]) {
+			for _, m := range list.messages {
+				if !v.operates() {
+					m.Error = v.failure(m.Error)
+				}
+				if !fn(&m) {
 					break
 				}
 			}
@@ -270,7 +273,9 @@ func findKey(v *visit) error {
 		if p == nil || form.ID == "" {
 			return wrong(errors.New("a caller needs an Idempotency-Key as the ID, and a process that is a proxy"))
 		}
-		return answerKey(v, []facts.Place{{Store: p.Store.Name, Scope: p.Scope}}, keyrecord.IDsOfCaller(form.Caller, form.ID), false, &keyData{Form: form})
+		q := questionOf(v)
+		q.IDs, q.Caller, q.Key = keyrecord.IDsOfCaller(form.Caller, form.ID), form.Caller, form.ID
+		return askAll(v, q, []facts.Place{{Store: p.Store.Name, Scope: p.Scope}}, &keyData{Form: form})
 	case form.Message != "" || strings.TrimSpace(form.Headers) != "":
 		id, err := idOfMessage(v, only, &form)
 		if err != nil {
@@ -483,7 +488,10 @@ func changeRecord(ctx context.Context, v *visit, hands *facts.Hands, by keyrecor
 
 // settling adds the status to an error of a change.
 func settling(err error) error {
-	if errors.Is(err, semel.ErrNotUnknown) {
+	switch {
+	case errors.Is(err, facts.ErrChanged):
+		return &statusError{http.StatusConflict, err}
+	case errors.Is(err, semel.ErrNotUnknown):
 		return &statusError{http.StatusConflict, errors.New("nothing was changed: the key is no longer unknown, because its holder or another operator settled it")}
 	}
 	return err

@@ -35,6 +35,7 @@ type settled struct {
 	name, link, key string
 	outcome, reason string
 	failed          bool
+	failure         string // the error of a message that was parked again
 
 	// A message that was queued for its pipeline has these until its outcome is known.
 	spec     *config.Pipeline

@@ -100,7 +100,7 @@ type parkedRow struct {
 func rowOf(v *visit, m *pipeline.Parked) parkedRow {
 	r := parkedRow{
 		Pipeline: m.Pipeline, ID: m.ID, Pick: pick(m), Key: "(no key)", Reason: string(m.Reason), At: m.At, Attempts: m.Attempts, Redrives: m.Redrives, Queued: m.Queued,
-		Error: term.Shorten(v.App.Redact(term.PlainText(term.JoinLines(m.Error))), errorWidth),
+		Error: term.Shorten(v.failure(m.Error), errorWidth),
 	}
 	if m.Key.ID != "" {
 		r.Key = term.Shorten(keyrecord.DisplayID(m.Key.ID), keyWidth)
@@ -286,7 +286,7 @@ func showMessage(v *visit, form url.Values, whole bool) error {
 		return err
 	}
 	d := &messageData{Row: rowOf(v, m), HasKey: m.Key.ID != "", Whole: whole, MayAsk: v.operates(), Size: len(m.Message.Body)}
-	d.Row.Error = v.App.Redact(term.PlainText(term.JoinLines(m.Error)))
+	d.Row.Error = v.failure(m.Error)
 	if d.HasKey {
 		d.KeyLink = "key?" + url.Values{"pipeline": {p.Name}, "message": {m.ID}}.Encode()
 		d.Facts = append(d.Facts, fact{"scope", keyrecord.DisplayScope(m.Key.Scope)})
@@ -300,7 +300,7 @@ func showMessage(v *visit, form url.Values, whole bool) error {
 		d.Facts = append(d.Facts, fact{"time", term.DisplayTime(m.Message.Time)})
 	}
 	for _, h := range m.Message.Headers[:min(len(m.Message.Headers), mostHeaders)] {
-		value := "•••"
+		value := masked
 		if whole {
 			value = term.Shorten(plain(h.Value), 2*errorWidth)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/admin"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 func TestEveryRouteAsksForItsRole(t *testing.T) {
@@ -44,6 +45,37 @@ func TestEveryRouteAsksForItsRole(t *testing.T) {
 				t.Errorf("changed: %v, %d parked, %v", changed, n, err)
 			}
 		})
+	}
+}
+
+// TestAViewerSeesNoErrorOfAMessage has a target whose answer, which a body may be part of, is in the
+// error of a parked message, and in that of a message that is parked again.
+func TestAViewerSeesNoErrorOfAMessage(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, credentials)
+	s.park(pipeline.ReasonPermanent, "a", "b")
+	settled := s.ask(admin.Operator, "POST", "/settle", url.Values{"pick": values(s.get("/parked"), "pick"), "do": {"retry"}, "reason": {"the target is up"}})
+	queued, err := s.letters.Queued(t.Context(), "orders", 10)
+	if err != nil || len(queued) != 2 || settled.Code != http.StatusSeeOther {
+		t.Fatal(settled.Code, len(queued), err)
+	}
+	again := *queued[0]
+	again.At, again.Redrives, again.Queued, again.Reason, again.Error = time.Now().Add(time.Second), again.Redrives+1, false, pipeline.ReasonAttempts, "answered again"
+	if err := s.letters.Park(t.Context(), []pipeline.Parked{again}); err != nil {
+		t.Fatal(err)
+	}
+	s.page.parkedLists.named("orders").forget()
+	for path, reason := range map[string]string{
+		"/parked": "permanent: ",
+		"/message?pipeline=orders&id=ppermanent1":  "permanent: ",
+		"/key?pipeline=orders&message=ppermanent1": "permanent: ",
+		"/" + settled.Header().Get("Location"):     "attempts: ",
+	} {
+		path = strings.Replace(path, "/./", "/", 1)
+		if w := s.ask(admin.Viewer, "GET", path, nil); w.Code != http.StatusOK || strings.Contains(w.Body.String(), "answered ") || !strings.Contains(w.Body.String(), reason+masked) {
+			t.Errorf("%s: %d: a viewer sees the error, or not that there is one: %s", path, w.Code, w.Body)
+		}
+		has(t, s.get(path), reason+"answered ")
 	}
 }
 

@@ -388,7 +388,11 @@ func outcomePage(v *visit) error {
 	d := &outcomeData{Do: op.do, By: op.by, At: op.at}
 	counts := map[string]int{}
 	for _, item := range op.items {
-		d.Rows = append(d.Rows, outcomeRow{item.name, item.link, term.Shorten(item.key, keyWidth), item.outcome, item.reason, item.failed})
+		reason := item.reason
+		if item.failure != "" {
+			reason += ": " + term.Shorten(v.failure(item.failure), errorWidth)
+		}
+		d.Rows = append(d.Rows, outcomeRow{item.name, item.link, term.Shorten(item.key, keyWidth), item.outcome, reason, item.failed})
 		counts[item.outcome]++
 		d.Waiting = d.Waiting || item.waits
 	}
@@ -488,17 +492,14 @@ func follow(v *visit, op *operation) {
 			for i, item := range items {
 				item.auditEnd, item.fate = end, item.fate.And(fates[item.before.ID])
 				outcome, reason, failure, gone := facts.Outcome(&item.before, found[i], item.fate, waits)
-				item.outcome, item.reason = outcome, reason
-				if failure != "" {
-					item.reason += ": " + term.Shorten(v.App.Redact(term.PlainText(term.JoinLines(failure))), errorWidth)
-				}
+				item.outcome, item.reason, item.failure = outcome, reason, failure
 				item.waits = !gone && outcome == facts.Queued
 			}
 			return nil
 		})
 		if err != nil {
 			for _, item := range items {
-				item.reason = "not known: " + v.App.Redact(term.JoinLines(err.Error()))
+				item.failure, item.reason = "", "not known: "+v.App.Redact(term.JoinLines(err.Error()))
 			}
 		}
 	}

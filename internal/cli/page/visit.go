@@ -206,6 +206,18 @@ func (v *visit) stores() (names []string) {
 // operates reports whether this person may change something.
 func (v *visit) operates() bool { return v.who.Role >= admin.Operator }
 
+// masked stands for what this person may not see.
+const masked = "•••"
+
+// failure returns the error of a message for this person. It may quote the answer of the target,
+// and so a body, which a viewer does not see.
+func (v *visit) failure(text string) string {
+	if text != "" && !v.operates() {
+		return masked
+	}
+	return v.App.Redact(term.PlainText(term.JoinLines(text)))
+}
+
 // alone waits until nobody else is at work, and returns what ends the work.
 func alone(ctx context.Context, at chan struct{}, what string) (end func(), err error) {
 	select {

@@ -51,7 +51,13 @@ func TestProxyKnowsCallersByTheirPassword(t *testing.T) {
 	proxy := startProxy(t, "--listen", "127.0.0.1:0", "--upstream", service.URL, "--scope", "basic", "--admin", "off", "--store-config", stores, "--store-name", "keys", "--wait", "5s")
 	twice(t, service, proxy.url, "k", basic("alice", "one"), basic("alice", "two"))
 	post(t, proxy.url+"/orders", "k", "x").problem(t, http.StatusUnauthorized, "scope-missing")
-	programtest.Run(t, "", "keys", "show", "k", "--caller", "alice", "--store", filepath.Join(filepath.Dir(stores), "keys")).Check(t, term.ExitFailed, "absent")
+	keys := filepath.Join(filepath.Dir(stores), "keys")
+	shown := programtest.Run(t, "", "keys", "show", "k", "--caller", "alice", "--store", keys)
+	if shown.Status != term.ExitDone || strings.Count(shown.Stdout, "state        done\n") != 2 {
+		t.Errorf("the keys of two passwords of alice: %+v", shown)
+	}
+	programtest.Run(t, "", "keys", "show", "k", "--caller", "ali", "--store", keys).Check(t, term.ExitFailed, "absent")
+	programtest.Run(t, "", "keys", "rm", "k", "--caller", "alice", "--reason", "test", "--store", keys).Check(t, term.ExitFailed, "absent", "the password belongs to the caller: semel keys show finds its keys, such as that of --caller alice:")
 
 	// A repetition waits for the first answer.
 	answers := make(chan answer, 2)

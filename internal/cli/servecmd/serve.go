@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -142,7 +143,16 @@ func (f *flags) config(wrong *term.Problems) *config.File {
 	return conf
 }
 
+// ballast is how much memory the garbage collector counts beside that of the server, unless GOGC or
+// GOMEMLIMIT is set. Nobody writes to it, so it takes no memory of the machine. Without it, the
+// memory of a server with few keys is collected after each 4 MiB of new objects, which is 1,000
+// requests. That took a quarter of the processor time.
+const ballast = 32 << 20
+
 func (f *flags) run(ctx context.Context, conf *config.File, log *slog.Logger) error {
+	if f.Env("GOGC") == "" && f.Env("GOMEMLIMIT") == "" {
+		defer runtime.KeepAlive(make([]byte, ballast))
+	}
 	s := conf.Serve
 	secure, err := listen.Certificates(s.TLS, log)
 	if err != nil {

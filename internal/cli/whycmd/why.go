@@ -55,7 +55,8 @@ deliveries that this process dropped, retried or parked.
 KEY is an ID as for semel keys. Several are the parts of one composite key. With
 --message, the key rule of a pipeline finds the key in a message. With --caller, KEY is
 an Idempotency-Key that semel proxy, or a service with the middleware, got from this
-caller. --digest takes a digest that keys ls prints.
+caller. A user name of HTTP Basic authentication stands for all its passwords. --digest
+takes a digest that keys ls prints.
 
 The exit status is 1 if a place could not be asked. A key that is nowhere is no error.`,
 		SuggestFor:        []string{"trace", "explain --key"},
@@ -112,6 +113,7 @@ func (q *question) check(cmd *cobra.Command, words []string, wrong *term.Problem
 		for _, key := range q.choice.Keys("", words, wrong) {
 			q.IDs = append(q.IDs, key.ID)
 		}
+		q.Caller, q.Key = q.choice.Caller(), words[0]
 	}
 	if len(q.headers) > 0 && q.message == "" {
 		wrong.Addf("--header is for --message: leave it out")

@@ -374,6 +374,27 @@ proxy: { store: keys, upstream: "http://127.0.0.1:1", scope: "header:X-Customer"
 	run(t, "", "why", "k-1", "k-2", "--caller", "alice", "--config", file).check(t, term.ExitUsage, "--caller takes one Idempotency-Key")
 }
 
+// TestWhyFindsTheKeysOfAUser has a proxy whose callers are user names with digests of passwords.
+func TestWhyFindsTheKeysOfAUser(t *testing.T) {
+	t.Parallel()
+	file := config(t, `
+stores: { keys: { embedded: { path: DIR/keys } } }
+proxy: { store: keys, upstream: "http://127.0.0.1:1", scope: basic }
+`)
+	one, two := "alice:"+strings.Repeat("01", 16), "alice:"+strings.Repeat("2f", 16)
+	claim(t, file, "keys", semel.ClaimRequest{Key: httpidem.Key("http", one, "k-1"), Done: true}, semel.ClaimRequest{Key: httpidem.Key("http", two, "k-1"), Done: true},
+		semel.ClaimRequest{Key: httpidem.Key("http", "bob:"+strings.Repeat("01", 16), "k-1"), Done: true}, semel.ClaimRequest{Key: httpidem.Key("http", one, "k-2"), Done: true})
+	got := run(t, "", "why", "k-1", "--caller", "alice", "--config", file)
+	got.check(t, term.ExitDone)
+	got.has(t, one+":k-1\n", two+":k-1\n", "  store keys: the user alice with any password: 2 keys, of the ids that the store keeps\n")
+	if n := strings.Count(got.stdout, "state        done\n"); n != 2 || strings.Contains(got.stdout, "bob") {
+		t.Errorf("%d records: %s", n, got.stdout)
+	}
+	run(t, "", "why", "k-2", "--caller", "alice", "--config", file).has(t, "state        done\n", "1 key,")
+	run(t, "", "why", "k-1", "--caller", one, "--config", file).has(t, "state        done\n")
+	run(t, "", "why", "k-2", "--caller", "bob", "--config", file).has(t, "nothing is known of this key\n", "0 keys,")
+}
+
 // TestWhyAsksTheOtherPlacesIfOneFails has a database that does not answer, and keys in Redis
 // and PostgreSQL.
 func TestWhyAsksTheOtherPlacesIfOneFails(t *testing.T) {

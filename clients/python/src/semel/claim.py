@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import json
 import logging
@@ -12,10 +13,11 @@ import os
 import socket
 import sys
 import uuid
+from collections.abc import Awaitable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, Callable, Optional
 
 from . import doubt, errors, wire
@@ -25,7 +27,10 @@ from .leases import now
 from .wire import Duration, Id, Problem
 
 _host = socket.gethostname()
+_strict = json.JSONEncoder(allow_nan=False).encode
+_NOT_KEPT = {"not_kept": True}
 _log = logging.getLogger("semel")
+_WORK: tuple[Any, ...] = (GeneratorType, AsyncGeneratorType, Future, Awaitable)
 _current: contextvars.ContextVar[Claim] = contextvars.ContextVar("semel-claim")
 
 
@@ -69,6 +74,16 @@ class Policy:
         if wire.seconds(self.lease) < 0.05:
             raise ValueError(f"semel: lease is {self.lease!r}: expected at least 50 ms")
 
+    @functools.cached_property
+    def _terms(self) -> str:
+        """The members that each claim has, without braces."""
+        members = {
+            "lease": wire.duration(self.lease),
+            "window": wire.duration(self.window),
+            "on_lease_expired": self.on_lease_expired,
+        }
+        return json.dumps(members)[1:-1]
+
 
 class Claim:
     """The right to take the effect of one key, for `with` and `async with`.
@@ -98,9 +113,6 @@ class Claim:
         self._facts = {
             "claim_id": uuid.uuid4().hex,
             "holder": policy.holder or f"{_host}:{os.getpid()}",
-            "lease": wire.duration(policy.lease),
-            "window": wire.duration(policy.window),
-            "on_lease_expired": policy.on_lease_expired,
             **facts,
         }
         self._call: Optional[Call] = None
@@ -138,24 +150,26 @@ class Claim:
     async def _run_async(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         async with self:
             if self.fresh:
-                token = _current.set(self)
-                try:
+                with self.running():
                     self.result = await fn(*args, **kwargs)
-                finally:
-                    _current.reset(token)
+                refuse_work(self.result)
         return self.result
 
     def take_effect(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         if not self._holds():
             raise self._too_late()
+        with self.running():
+            self.result = fn(*args, **kwargs)
+        refuse_work(self.result)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Lets current() return this claim."""
         token = _current.set(self)
         try:
-            self.result = fn(*args, **kwargs)
+            yield
         finally:
             _current.reset(token)
-        if inspect.iscoroutine(self.result):
-            self.result.close()
-            raise TypeError("semel: the function returned a coroutine: declare it with async def")
 
     # From the request to its decision.
 
@@ -170,7 +184,8 @@ class Claim:
 
     def _claim_call(self, patience: float, wait: float = 0) -> Call:
         # The server must hear a repetition before the lease of a lost answer has ended.
-        body = self.members + "," + json.dumps(self._facts)[1:-1]
+        facts = ",".join(f'"{name}":{json.dumps(fact)}' for name, fact in self._facts.items())
+        body = f"{self.members},{self._policy._terms},{facts}"
         return Call("claim", body, patience, wait, self.lease / 3)
 
     def _enter(self) -> Future[dict[str, Any]]:
@@ -211,7 +226,7 @@ class Claim:
         assert self._call is not None
         decision = answer.get("decision")
         if decision == "fresh":
-            self.token, self.attempt = str(answer["token"]), int(answer.get("attempt", 1))
+            self.token, self.attempt = str(answer["token"]), answer.get("attempt", 1)
             self.valid_until = self._call.sent + answer["lease_ms"] / 1000
             if self._policy.renew_for is not None:
                 self.renew_until = self._call.sent + wire.seconds(self._policy.renew_for)
@@ -255,7 +270,8 @@ class Claim:
         error = kind(f"semel: {self}: {what}" + (f" (held by {holder})" if holder else ""))
         error.holder = holder
         error.origin, error.request_id = answer.get("origin", ""), answer.get("request_id", "")
-        error.retry_after = answer.get("retry_after_ms", 1000) / 1000
+        after = answer.get("retry_after_ms")
+        error.retry_after = after / 1000 if isinstance(after, (int, float)) else 1.0
         return error
 
     def _too_late(self) -> errors.InFlight:
@@ -279,7 +295,7 @@ class Claim:
         """Gives back what nobody waits for any more."""
         if not asked.exception() and asked.result().get("decision") == "fresh":
             answer = asked.result()
-            self.token, self.attempt = str(answer["token"]), int(answer.get("attempt", 1))
+            self.token, self.attempt = str(answer["token"]), answer.get("attempt", 1)
             self._give_back()
 
     def _give_back(self) -> Future[Any]:
@@ -355,25 +371,30 @@ class Claim:
         if result is None:
             return self._send("complete")
         try:
+            refuse_work(result)
+        except TypeError as work:  # the body ran, and nobody knows what of it is the effect
+            self._unfit = work
+            return self._send_end(errors.Unknown())
+        try:
             return self._send("complete", result={"json": result})
         except Exception as error:  # whatever the result is, the effect has happened
             self._unfit = TypeError(
                 f"semel: {self}: the effect is recorded, but not its result, which "
                 f"JSON cannot hold: {error}"
             )
-            return self._send("complete", result={"not_kept": True})
+            return self._send("complete", result=_NOT_KEPT)
 
     def _send(self, verb: str, **members: Any) -> Future[Any]:
         patience = wire.seconds(self._policy.retry_for)
         if verb == "complete":
             members["window"] = wire.duration(self._policy.window)
             patience = max(patience, self.lease)
-        self._verb, self._kept = verb, "not_kept" not in members
-        members["token"] = self.token
-        body = self.members + "," + json.dumps(members, allow_nan=False)[1:-1]
+        self._verb, self._kept = verb, members.get("result") != _NOT_KEPT
+        told = ",".join(f'"{name}":{_strict(member)}' for name, member in members.items())
+        body = f'{self.members},"token":"{self.token}"' + (told and "," + told)
         if verb == "complete" and self._kept and len(body) > MOST_BYTES:
             _log.warning("%s: the result is not kept: it has %d bytes", self, len(body))
-            return self._send("complete", result={"not_kept": True})
+            return self._send("complete", result=_NOT_KEPT)
         call = Call(verb, body, patience)
         if verb == "complete":  # the lease must last until this is answered
             call.answer.add_done_callback(lambda _: self._engine.leases.drop(self))
@@ -387,7 +408,7 @@ class Claim:
         refused = problem.retry == "no" and problem.kind != "stale-token"
         if self._verb == "complete" and self._kept and refused:
             _log.warning("%s: the result is not kept: %s", self, problem.detail)
-            return self._send("complete", result={"not_kept": True})
+            return self._send("complete", result=_NOT_KEPT)
         if self._verb != "complete":  # the lease ends by itself, and the body has raised
             # If the token is stale, an earlier try gave the key back, or the lease was lost.
             if problem.kind != "stale-token":
@@ -413,7 +434,31 @@ class Claim:
             self._task.cancel()
 
 
+def refuse_work(result: Any) -> None:
+    """Raises a TypeError for a result that is work to be done, and not what came of it."""
+    if not isinstance(result, _WORK):
+        return
+    what = f"semel: the result is a {type(result).__name__}"
+    if _begun(result):
+        what += ", whose work may have happened: return what comes of it"
+        raise TypeError(what) from errors.Unknown(what)
+    if not isinstance(result, AsyncGeneratorType):
+        result.close()
+    raise TypeError(what + ", whose body did not run: await it, or iterate over it, and return")
+
+
+def _begun(work: Any) -> bool:
+    if isinstance(work, CoroutineType):
+        return inspect.getcoroutinestate(work) != inspect.CORO_CREATED
+    if isinstance(work, GeneratorType):
+        return inspect.getgeneratorstate(work) != inspect.GEN_CREATED
+    return not isinstance(work, AsyncGeneratorType)  # a future has a task or a thread
+
+
 def is_async(fn: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+    if inspect.iscoroutinefunction(fn):
+        return True
+    # A function is called itself, and an object by a method of its class.
+    return not inspect.isfunction(fn) and inspect.iscoroutinefunction(
         getattr(fn, "__call__", None)  # noqa: B004
     )

@@ -47,7 +47,8 @@ class Once:
             with claim:
                 if not claim.fresh:
                     return _django(Response.replay(claim.result))
-                response = self._get_response(request)
+                with claim.running():
+                    response = self._get_response(request)
                 error = getattr(request, "_semel_error", None)
                 if error is not None:
                     raise error

@@ -49,7 +49,8 @@ class Once:
         try:
             async with claim:
                 if claim.fresh:
-                    response = await self._run(scope, body)
+                    with claim.running():
+                        response = await self._run(scope, body)
                     claim.result = response.kept()
                     if not response.happened:
                         raise NotHappened

@@ -18,8 +18,9 @@ from .wire import Problem
 
 #: What the server takes in one request: 1,000 items, and 1 MiB less what surrounds them.
 MOST_ITEMS, MOST_BYTES = 1000, 1_000_000
-#: Requests that are under way at the same time.
-MOST_LANES = 4
+#: Requests that are under way at the same time. Python runs one thread at a time, so more of
+#: them would only carry fewer calls each.
+MOST_LANES = 2
 #: Seconds after which a thread without work ends.
 IDLE = 10.0
 
@@ -190,4 +191,6 @@ def _readable(answer: dict[str, Any]) -> bool:
     """Reports whether a granted claim has what its holder needs."""
     if answer.get("decision") != "fresh":
         return True
-    return bool(answer.get("token")) and isinstance(answer.get("lease_ms"), (int, float))
+    token, lease, attempt = answer.get("token"), answer.get("lease_ms"), answer.get("attempt", 1)
+    granted = isinstance(token, str) and token.isdigit() and isinstance(lease, (int, float))
+    return granted and isinstance(attempt, int)

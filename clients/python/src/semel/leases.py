@@ -9,14 +9,13 @@ from typing import Any, Callable, Optional, Protocol
 from .link import Address, Link
 from .wire import Problem
 
-if hasattr(time, "CLOCK_BOOTTIME"):
+# On macOS, time.monotonic stands still while the machine sleeps, and this one does not.
+_CLOCK: Optional[int] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
-    def now() -> float:
-        """A clock that no one sets, and that counts while the machine is suspended."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
-else:
-    from time import monotonic as now
+def now() -> float:
+    """A clock that no one sets, and that counts while the machine is suspended."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 class Held(Protocol):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
 import ssl
-from typing import Any, Optional
+from contextlib import suppress
+from typing import Any, BinaryIO, NamedTuple, Optional
 from urllib.parse import urlsplit
 
 from .wire import Problem
+
+#: The longest line of a head, and the most lines.
+MOST_LINE, MOST_LINES = 65536, 200
 
 
 class Address:
@@ -17,33 +20,135 @@ class Address:
 
     def __init__(self, url: str, token: Optional[str], tls: Optional[ssl.SSLContext]) -> None:
         self.url, self._tls = url, tls
-        self.headers = {"Content-Type": "application/json"}
-        if token:
-            self.headers["Authorization"] = "Bearer " + token
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https", "unix") or not (parts.netloc or parts.path):
             raise ValueError(
                 f"semel: {url!r} is no address of semel serve: expected http://HOST:PORT, "
                 "https://HOST:PORT or unix:/PATH"
             )
+        if token and not (token.isascii() and token.isprintable() and " " not in token):
+            raise ValueError("semel: the token has characters that a header cannot hold")
         self._parts = parts
-        self.prefix = "" if parts.scheme == "unix" else parts.path.rstrip("/")
+        unix = parts.scheme == "unix"
+        self.prefix = "" if unix else parts.path.rstrip("/")
+        host = "localhost" if unix else parts.netloc.rpartition("@")[2]
+        if parts.scheme == "http" and parts.port is None:
+            host += ":4196"
+        self.headers = (
+            f"Host: {host}\r\nAccept-Encoding: identity\r\nContent-Type: application/json\r\n"
+            + (f"Authorization: Bearer {token}\r\n" if token else "")
+        )
 
-    def connect(self) -> http.client.HTTPConnection:
-        host, port = self._parts.hostname or "localhost", self._parts.port
+    def connect(self, timeout: float) -> socket.socket:
+        """Connects. What fails after that closes the socket."""
         if self._parts.scheme == "unix":
-            return _UnixConnection(self._parts.path)
-        if self._parts.scheme == "https":
-            return http.client.HTTPSConnection(host, port, context=self._tls)
-        return http.client.HTTPConnection(host, port or 4196)
+            sock = socket.socket(socket.AF_UNIX)
+        else:
+            host = self._parts.hostname or "localhost"
+            default = 443 if self._parts.scheme == "https" else 4196
+            sock = socket.create_connection((host, self._parts.port or default), timeout)
+        try:
+            if self._parts.scheme == "unix":
+                sock.settimeout(timeout)
+                sock.connect(self._parts.path)
+                return sock
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._parts.scheme == "https":
+                tls = self._tls or ssl.create_default_context()
+                return tls.wrap_socket(sock, server_hostname=host)
+            return sock
+        except BaseException:
+            sock.close()
+            raise
+
+
+class Answer(NamedTuple):
+    """An answer of HTTP/1.1."""
+
+    status: int
+    body: bytes
+    retry_after: str
+    #: Whether the connection can take another request.
+    kept: bool
+
+
+def read_answer(file: BinaryIO) -> Answer:
+    """Reads an answer. `semel serve` states the length of each. A server in between may write
+    chunks, or end the connection behind an answer. Raises ValueError if it is no whole answer.
+    """
+    status = 100
+    while status < 200:  # one below says that another answer follows
+        first = _line(file)
+        version, _, rest = first.partition(b" ")
+        if version not in (b"HTTP/1.1", b"HTTP/1.0") or not rest[:3].isdigit():
+            raise ValueError(f"the answer is not HTTP/1.1: {first[:100]!r}")
+        status = int(rest[:3])
+        headers = _headers(file)
+    coding, length = headers.get(b"transfer-encoding"), headers.get(b"content-length")
+    ends = coding is None and length is None
+    if status in (204, 304):
+        body, ends = b"", False
+    elif coding is not None and coding.lower().endswith(b"chunked"):
+        body = _chunks(file)
+    elif coding is None and length is not None:
+        if not length.isdigit():
+            raise ValueError("the answer has no length")
+        body = _exactly(file, int(length))
+    else:
+        body, ends = file.read(), True
+    closed = ends or version == b"HTTP/1.0" or b"close" in headers.get(b"connection", b"").lower()
+    after = headers.get(b"retry-after", b"").decode("latin-1")
+    return Answer(status, body, after, not closed)
+
+
+def _line(file: BinaryIO) -> bytes:
+    line = file.readline(MOST_LINE)
+    if not line.endswith(b"\n"):
+        raise ValueError("the connection ended before the answer" if line else "no answer came")
+    return line.rstrip(b"\r\n")
+
+
+def _headers(file: BinaryIO) -> dict[bytes, bytes]:
+    headers: dict[bytes, bytes] = {}
+    for _ in range(MOST_LINES):
+        line = _line(file)
+        if not line:
+            return headers
+        name, _, value = line.partition(b":")
+        headers[name.lower()] = value.strip()
+    raise ValueError("the answer has a head that is too long")
+
+
+def _exactly(file: BinaryIO, n: int) -> bytes:
+    data = file.read(n)
+    if len(data) < n:
+        raise ValueError("the connection ended before the answer")
+    return data
+
+
+def _chunks(file: BinaryIO) -> bytes:
+    parts: list[bytes] = []
+    while True:
+        digits = _line(file).partition(b";")[0].strip()
+        if not 0 < len(digits) <= 8 or digits.strip(b"0123456789abcdefABCDEF"):
+            raise ValueError("the answer has a chunk without a length")
+        n = int(digits, 16)
+        if n == 0:
+            _headers(file)  # behind the last chunk
+            return b"".join(parts)
+        parts.append(_exactly(file, n))
+        _line(file)
 
 
 class Link:
-    """A connection that one thread uses. It connects again when it must."""
+    """A connection that one thread uses. It connects again when it must. It speaks HTTP itself:
+    http.client takes longer for a request than all else that is done for the calls in it.
+    """
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._connection: Optional[http.client.HTTPConnection] = None
+        self._sock: Optional[socket.socket] = None
+        self._file: Optional[BinaryIO] = None  # what comes over the socket
 
     def post(self, path: str, body: bytes, timeout: float) -> dict[str, Any]:
         """Sends a request and returns the answer, or raises a Problem.
@@ -51,7 +156,7 @@ class Link:
         The server recognises each request that it gets twice, so one that failed on a
         connection that the server had meanwhile closed is sent again at once.
         """
-        kept = self._connection is not None
+        kept = self._sock is not None
         try:
             return self._post(path, body, timeout)
         except _Silence as silence:
@@ -60,36 +165,41 @@ class Link:
         return self._post(path, body, timeout)
 
     def _post(self, path: str, body: bytes, timeout: float) -> dict[str, Any]:
-        connection = self._connection or self._address.connect()
-        self._connection = connection
-        connection.timeout = timeout
+        to = self._address
+        head = f"POST {to.prefix}{path} HTTP/1.1\r\n{to.headers}Content-Length: {len(body)}\r\n\r\n"
         try:
-            if connection.sock is not None:
-                connection.sock.settimeout(timeout)
-            try:
-                connection.request("POST", self._address.prefix + path, body, self._address.headers)
-            except (BrokenPipeError, ConnectionResetError):
-                if connection.sock is None:
-                    raise
-                # The server may have refused the body, and closed before it read all of it.
-            response = connection.getresponse()
-            text = response.read()
-            answer = json.loads(text) if text else None
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            if self._sock is None:
+                self._sock = to.connect(timeout)
+                self._file = self._sock.makefile("rb")
+            assert self._file is not None
+            self._sock.settimeout(timeout)
+            # The server may have refused the body, and closed before it read all of it.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                self._sock.sendall(head.encode() + body)
+            answer = read_answer(self._file)
+            value = json.loads(answer.body) if answer.body else None
+        except (OSError, ValueError) as error:
             self.close()
-            raise _Silence(self._address.url, error) from error
-        if response.status == 200 and isinstance(answer, dict):
-            return answer
-        after = response.getheader("Retry-After", "")
-        if response.status == 200:
+            raise _Silence(to.url, error) from error
+        except BaseException:  # an interrupt: the answer that comes is not that of the next request
             self.close()
-            raise _Silence(self._address.url, ValueError("the answer is no JSON object"))
-        raise Problem.of(answer, response.status, float(after) if after.isdigit() else 0)
+            raise
+        if not answer.kept:
+            self.close()
+        if answer.status == 200 and isinstance(value, dict):
+            return value
+        if answer.status == 200:
+            self.close()
+            raise _Silence(to.url, ValueError("the answer is no JSON object"))
+        after = answer.retry_after
+        raise Problem.of(value, answer.status, float(after) if after.isdigit() else 0)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        sock, file, self._sock, self._file = self._sock, self._file, None, None
+        if file is not None:
+            file.close()
+        if sock is not None:
+            sock.close()
 
 
 class _Silence(Problem):
@@ -101,14 +211,3 @@ class _Silence(Problem):
             "no-answer", f"no answer from {url}: {said}: is `semel serve` running there?", "same"
         )
         self.timed_out = isinstance(cause, socket.timeout)
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost")
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)

@@ -112,7 +112,8 @@ class Problem(Exception):
 
     @staticmethod
     def of(document: Any, status: int = 0, after: float = 0) -> Problem:
-        """Reads a problem document. Another server in between may have answered, without one."""
+        """Reads a problem document. Another server in between may have answered without one, and
+        this one may have done what it was asked."""
         document = document if isinstance(document, dict) else {}
         stated, pause = document.get("status"), document.get("retry_after_ms")
         status = stated if isinstance(stated, int) else status
@@ -121,8 +122,8 @@ class Problem(Exception):
         detail = document.get("detail") or document.get("title") or f"HTTP status {status}"
         retry = document.get("retry")
         if retry not in ("no", "same", "later"):
-            passes = status == 0 or status >= 500 or status in (408, 425, 429)
-            retry = "later" if passes else "no"
+            passes = status in (408, 425, 429)
+            retry = "same" if status == 0 or status >= 500 else "later" if passes else "no"
         return Problem(kind, str(detail), retry, after, str(document.get("holder", "")))
 
     def raise_for(self, key: str, ran: bool = False) -> NoReturn:
