@@ -11,8 +11,8 @@ import (
 	"syscall"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/store/logstore/internal/digestmap"
 	"github.com/semel-dev/semel/internal/run"
+	"github.com/semel-dev/semel/store/logstore/internal/digestmap"
 )
 
 // runs are the keys that have left memory. Each run holds the done keys of consecutive

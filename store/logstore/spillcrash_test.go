@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/store/logstore/internal/run"
+	"github.com/semel-dev/semel/internal/run"
 	"github.com/semel-dev/semel/test/faultfs"
 )
 
