@@ -140,16 +140,16 @@ func (s *slowRelease) Release(ctx context.Context, _ []semel.ReleaseRequest, _ [
 	return ctx.Err()
 }
 
-// slowClaims is a store that takes a second for each claim and completion.
+// slowClaims is a store that takes a second of its bubble for each claim and completion.
 type slowClaims struct{ semel.Store }
 
 func (s slowClaims) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
-	time.Sleep(time.Second)
+	<-time.After(time.Second)
 	return s.Store.Claim(ctx, reqs, answers)
 }
 
 func (s slowClaims) Complete(ctx context.Context, reqs []semel.CompleteRequest, errs []error) error {
-	time.Sleep(time.Second)
+	<-time.After(time.Second)
 	return s.Store.Complete(ctx, reqs, errs)
 }
 
