@@ -31,7 +31,7 @@ import (
 // GiveBack.
 type Batch struct {
 	guard   *Guard
-	began   time.Time // when the keys were claimed
+	claimed time.Time // when the store had answered the claim
 	renewer Renewer   // in use between Keep and Stop
 	tasks   []*Task   // those of the renewer
 
@@ -109,7 +109,8 @@ func (b *Batch) Lasts(t *Task) bool {
 // The task is then Lost.
 func (b *Batch) Claim(ctx context.Context, tasks []*Task) {
 	g := b.guard
-	b.began = time.Now()
+	began := time.Now()
+	b.claimed = began
 	if len(tasks) == 0 {
 		return
 	}
@@ -135,14 +136,15 @@ func (b *Batch) Claim(ctx context.Context, tasks []*Task) {
 			}
 		}
 	}
-	g.observeDecisions(reqs, answers, time.Since(b.began))
+	b.claimed = time.Now()
+	g.observeDecisions(reqs, answers, b.claimed.Sub(began))
 	for i, t := range tasks {
 		a := &answers[i]
 		inDoubt := repeated || t.lost
 		t.stray, t.lost = t.stray || inDoubt, false
 		switch a.Decision {
 		case Fresh:
-			t.grant(a.Claim, b.began.Add(g.opts.Lease))
+			t.grant(a.Claim, began.Add(g.opts.Lease))
 		case Undecided:
 			t.Outcome = Outcome{}
 			t.undecided(ctx, a.Err, err, inDoubt)
@@ -265,18 +267,19 @@ func (b *Batch) Complete(ctx context.Context, tasks []*Task) {
 	}
 	held, lost := divide(tasks)
 	ctx = detached(ctx)
-	b.completeWithin(ctx, b.guard.opts.Lease, held)
+	effect := time.Since(b.claimed)
+	b.completeWithin(ctx, b.guard.opts.Lease, held, effect)
 	if len(lost) > 0 {
 		limit := b.patience()
-		b.completeWithin(ctx, limit, b.recover(ctx, limit, lost))
+		b.completeWithin(ctx, limit, b.recover(ctx, limit, lost), effect)
 		for _, t := range lost {
 			t.lost = false // nobody asks again: the effect happened
 		}
 	}
 }
 
-// completeWithin completes tasks that have a claim.
-func (b *Batch) completeWithin(ctx context.Context, limit time.Duration, tasks []*Task) {
+// completeWithin completes tasks that have a claim. Their effects took so long.
+func (b *Batch) completeWithin(ctx context.Context, limit time.Duration, tasks []*Task, effect time.Duration) {
 	if len(tasks) == 0 {
 		return
 	}
@@ -304,7 +307,7 @@ func (b *Batch) completeWithin(ctx context.Context, limit time.Duration, tasks [
 			t.Err = fmt.Errorf("semel: %s: the effect ran, but its completion is not recorded: %w: %w", t.Call.Key, ErrOutcomeUnknown, err)
 		}
 	}
-	g.observeCompletions(b.completions, b.errs, time.Since(b.began))
+	g.observeCompletions(b.completions, b.errs, effect)
 }
 
 func firstError(errs []error) error {

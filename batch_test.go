@@ -140,6 +140,49 @@ func (s *slowRelease) Release(ctx context.Context, _ []semel.ReleaseRequest, _ [
 	return ctx.Err()
 }
 
+// slowClaims is a store that takes a second of its bubble for each claim and completion.
+type slowClaims struct{ semel.Store }
+
+func (s slowClaims) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	<-time.After(time.Second)
+	return s.Store.Claim(ctx, reqs, answers)
+}
+
+func (s slowClaims) Complete(ctx context.Context, reqs []semel.CompleteRequest, errs []error) error {
+	<-time.After(time.Second)
+	return s.Store.Complete(ctx, reqs, errs)
+}
+
+// TestClaimAndEffectHaveTheirOwnTimes has a store that is slower than the effect.
+func TestClaimAndEffectHaveTheirOwnTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var j journal
+		g := newGuard(t, slowClaims{newStore(t, nil)}, semel.GuardOptions{Observer: &j})
+		const effect = 10 * time.Millisecond
+		_, _ = g.Do(t.Context(), orderKey, func(context.Context, semel.Claim) ([]byte, error) {
+			time.Sleep(effect)
+			return nil, nil
+		})
+		g.DoBatch(t.Context(), []semel.Call{{Key: semel.Key{Scope: "s", ID: "a"}}, {Key: semel.Key{Scope: "s", ID: "b"}}}, func(context.Context, []*semel.BatchItem) error {
+			time.Sleep(effect)
+			return nil
+		})
+		seen := 0
+		for _, e := range j.events {
+			switch want := map[semel.EventKind]time.Duration{semel.EventDecided: time.Second, semel.EventCompleted: effect}[e.Kind]; {
+			case want == 0:
+			case e.Elapsed != want:
+				t.Errorf("%s took %v, want %v", e.Kind, e.Elapsed, want)
+			default:
+				seen++
+			}
+		}
+		if seen != 4 {
+			t.Errorf("%d events: %+v", seen, j.events)
+		}
+	})
+}
+
 // TestCallReportsItsEventsInOrder lists all events of a call.
 func TestCallReportsItsEventsInOrder(t *testing.T) {
 	var j journal

@@ -340,7 +340,7 @@ func (g *Guard) observeDecision(key Key, a *ClaimAnswer, elapsed time.Duration) 
 }
 
 // observeCompletions reports the requests that were completed, as one event with
-// their Count. elapsed is the time since their claims.
+// their Count. elapsed is how long their effects took.
 func (g *Guard) observeCompletions(reqs []CompleteRequest, errs []error, elapsed time.Duration) {
 	last, n := 0, 0
 	for i := range reqs {

@@ -60,7 +60,8 @@ const (
 	// EventDecided: a claim was answered. Decision, Reason, Attempt and Elapsed
 	// (the claim's latency) are set.
 	EventDecided EventKind = iota + 1
-	// EventCompleted: a key was marked done. Elapsed is the time since the claim.
+	// EventCompleted: a key was marked done. Elapsed is how long the effects of its batch
+	// took, without the claim before and the completion after them.
 	EventCompleted
 	// EventReleased: a claim was given back after an error. Err is the error.
 	EventReleased

@@ -73,7 +73,6 @@ func (l *lossy) Ready(ctx context.Context) error {
 
 // Process implements Session.
 func (l *lossy) Process(ctx context.Context, items []*Item) {
-	began := time.Now()
 	first, behind := l.take(items)
 	defer l.release(first)
 	observed := l.decide(ctx, first)
@@ -98,8 +97,9 @@ func (l *lossy) Process(ctx context.Context, items []*Item) {
 		}
 	}
 	if len(todo) > 0 {
+		began := time.Now()
 		deliver(ctx, l.sink, l.opts.FilterMap, todo)
-		l.remember(ctx, todo, observed, began)
+		l.remember(ctx, todo, observed, time.Since(began))
 	}
 	for it, first := range behind {
 		l.settleCopy(it, first)
@@ -185,8 +185,8 @@ func (l *lossy) decide(ctx context.Context, items []*Item) (observed map[*Item]b
 const addTimeout = 10 * time.Second
 
 // remember adds the keys of delivered messages to the filter. A message whose key cannot
-// be added is settled too. If it comes again, its effect repeats.
-func (l *lossy) remember(ctx context.Context, items []*Item, observed map[*Item]bool, began time.Time) {
+// be added is settled too. If it comes again, its effect repeats. The delivery took so long.
+func (l *lossy) remember(ctx context.Context, items []*Item, observed map[*Item]bool, took time.Duration) {
 	var keys []semel.Key
 	for _, it := range items {
 		if it.Err != nil {
@@ -207,9 +207,8 @@ func (l *lossy) remember(ctx context.Context, items []*Item, observed map[*Item]
 		l.observe(semel.Event{Kind: semel.EventStoreError, Key: keys[0], Err: err})
 		l.failedOpen(len(keys), fmt.Errorf("the messages were delivered, but the filter did not add their keys: %w", err))
 	}
-	elapsed := time.Since(began)
 	for _, key := range keys {
-		l.observe(semel.Event{Kind: semel.EventCompleted, Key: key, Elapsed: elapsed})
+		l.observe(semel.Event{Kind: semel.EventCompleted, Key: key, Elapsed: took})
 	}
 }
 

@@ -100,7 +100,9 @@ type Pace struct {
 	ClaimSeconds *float64 `json:"claim_seconds,omitempty"`
 	SinkSeconds  *float64 `json:"sink_seconds,omitempty"`
 	Workers      int      `json:"parallel"`
-	// Limit is what limits the rate. It is empty if nothing was delivered.
+	// MoreProcesses: a second process can run the pipeline beside this one.
+	MoreProcesses bool `json:"more_processes,omitempty"`
+	// Limit is what limits the rate. It is empty if nothing was delivered, or if it is not known.
 	Limit Limit `json:"limit,omitempty"`
 }
 
@@ -112,6 +114,7 @@ const (
 	LimitSource  Limit = "source" // the workers wait for messages
 	LimitStore   Limit = "store"
 	LimitSink    Limit = "sink"
+	LimitParking Limit = "parking"  // most messages are parked
 	LimitWorkers Limit = "parallel" // store and sink are one transaction
 )
 

@@ -77,21 +77,26 @@ func (d *daemon) listenAdmin() (net.Listener, error) {
 	return listener, err
 }
 
-// ready asks every pipeline, and the service, whether it can work.
-func (d *daemon) ready(ctx context.Context) (parts []admin.Readiness) {
-	add := func(name string, err error) {
-		part := admin.Readiness{Name: name}
-		if err != nil {
-			part.Why = d.why(err)
-		}
-		parts = append(parts, part)
-	}
-	for i := range d.states {
-		add(d.states[i].name, d.states[i].ready(ctx))
-	}
+// ready asks every pipeline, and the service, whether it can work. It asks all at once, so that
+// one that does not answer takes no time from the others.
+func (d *daemon) ready(ctx context.Context) []admin.Readiness {
+	parts := make([]admin.Readiness, len(d.states), len(d.states)+1)
 	if s := d.opts.Service; s != nil {
-		add(s.Name, d.readyService(ctx))
+		parts = append(parts, admin.Readiness{Name: s.Name})
 	}
+	var asking sync.WaitGroup
+	for i := range parts {
+		asking.Go(func() {
+			ask := d.readyService
+			if i < len(d.states) {
+				parts[i].Name, ask = d.states[i].name, d.states[i].ready
+			}
+			if err := ask(ctx); err != nil {
+				parts[i].Why = d.why(err)
+			}
+		})
+	}
+	asking.Wait()
 	return parts
 }
 

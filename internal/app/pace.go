@@ -18,6 +18,8 @@ const ratesKept = 3600 / rateOver
 type sample struct {
 	at      time.Time
 	settled int64
+	// parked are of the settled ones.
+	parked int64
 	// batches are those with a message that was delivered or failed, and messages are those
 	// messages. took is how long the batches took together.
 	batches, messages int64
@@ -51,7 +53,7 @@ func (s *sample) delivered(e pipeline.Event) {
 // since returns what was done since an earlier sample.
 func (s *sample) since(first *sample) sample {
 	return sample{
-		s.at, s.settled - first.settled,
+		s.at, s.settled - first.settled, s.parked - first.parked,
 		s.batches - first.batches, s.messages - first.messages, s.took - first.took,
 		s.claims - first.claims, s.effects - first.effects, s.claiming - first.claiming, s.working - first.working,
 	}
@@ -61,13 +63,17 @@ func (s *sample) since(first *sample) sample {
 // rate.
 const mostIdle = 0.4
 
+// storeShare is the share of the time of a batch that its claim takes at least if the store is
+// what limits the rate: the completion takes about as long.
+const storeShare = 1.0 / 3
+
 // behindFrom is how long a lag takes from which on a pipeline is behind.
 const behindFrom = 10 * time.Second
 
 // pace says how long the lag takes, and what limits the rate, or returns nil if the pipeline is
 // not behind. read is how many bytes it has read, and done is what it did in some time
-// with a number of workers.
-func pace(p *admin.PipelineStatus, read int64, done *sample, in time.Duration, workers int) *admin.Pace {
+// with a number of workers. ahead: messages are read ahead.
+func pace(p *admin.PipelineStatus, read int64, done *sample, in time.Duration, workers int, ahead bool) *admin.Pace {
 	behind := 0.0 // in messages
 	switch {
 	case p.Lag != nil:
@@ -79,7 +85,7 @@ func pace(p *admin.PipelineStatus, read int64, done *sample, in time.Duration, w
 	if left < behindFrom {
 		return nil
 	}
-	now := work(done, in, workers)
+	now := work(done, in, workers, ahead)
 	if left < semel.Forever {
 		seconds := left.Seconds()
 		now.LeftSeconds = &seconds
@@ -88,7 +94,7 @@ func pace(p *admin.PipelineStatus, read int64, done *sample, in time.Duration, w
 }
 
 // work says how long batches take and what limits the rate.
-func work(done *sample, in time.Duration, workers int) *admin.Pace {
+func work(done *sample, in time.Duration, workers int, ahead bool) *admin.Pace {
 	now := &admin.Pace{Workers: workers}
 	if done.batches == 0 {
 		return now
@@ -103,9 +109,18 @@ func work(done *sample, in time.Duration, workers int) *admin.Pace {
 	now.Messages = float64(done.messages) / float64(done.batches)
 	now.BatchSeconds, now.ClaimSeconds, now.SinkSeconds = each(done.took, done.batches), each(done.claiming, done.claims), each(done.working, done.effects)
 	switch {
-	case done.took.Seconds() < (1-mostIdle)*in.Seconds()*float64(workers):
+	case done.took.Seconds() >= (1-mostIdle)*in.Seconds()*float64(workers):
+	case !ahead:
 		now.Limit = admin.LimitSource
-	case now.ClaimSeconds != nil && now.SinkSeconds != nil && *now.ClaimSeconds > *now.SinkSeconds:
+		return now
+	case 2*done.parked > done.settled:
+		now.Limit = admin.LimitParking
+		return now
+	default: // messages of a group, for instance, wait for each other
+		return now
+	}
+	switch {
+	case now.ClaimSeconds != nil && now.SinkSeconds != nil && *now.ClaimSeconds > *now.SinkSeconds && *now.ClaimSeconds > storeShare**now.BatchSeconds:
 		now.Limit = admin.LimitStore
 	case now.SinkSeconds != nil:
 		now.Limit = admin.LimitSink

@@ -16,20 +16,37 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// isOver reports whether the last error of a pipeline that is ready is history. A pause
-// or a stall ended, or the pipeline would not be ready. A message that failed may fail
-// again until a message is settled, or until none is left.
-func isOver(s *admin.PipelineStatus, idle bool) bool {
-	e := s.LastError
-	if e == nil || s.State != admin.StateReady || s.Reason != "" {
-		return false
-	}
-	what, _, _ := strings.Cut(e.Event, ":")
-	switch what {
-	case pipeline.EventPaused.String(), pipeline.EventStalled.String(), pipeline.EventSourceChanged.String(), semel.EventStoreError.String():
+// trouble is what an error is about. It decides when the error is over.
+type trouble uint8
+
+const (
+	// ofMessages: a message failed. Messages may fail again until one has its effect, or until
+	// none is in progress.
+	ofMessages trouble = iota
+	// ofPause: a pause or a stall, until the event that ends it.
+	ofPause
+	// ofStore: the store failed, until it answers.
+	ofStore
+	// ofSource: the source lost its connection, until a message is read.
+	ofSource
+	// ofParked: a message was parked, until no parked message waits.
+	ofParked
+	// ofDropped: a message was dropped. A loss is never over.
+	ofDropped
+)
+
+// endsIfReady reports whether a pipeline that is ready shows that such a trouble is over. A
+// message that is parked or dropped is settled by that, and shows nothing.
+func (t trouble) endsIfReady(idle bool, waiting *int64) bool {
+	switch t {
+	case ofPause, ofStore, ofSource:
 		return true
+	case ofMessages:
+		return idle
+	case ofParked:
+		return waiting != nil && *waiting == 0
 	}
-	return idle || s.LastSettled.After(e.At)
+	return false
 }
 
 // over returns an error that is over without its remedy: nobody needs that any more.
@@ -45,6 +62,8 @@ type counters struct {
 	stalled bool
 	paused  map[string]bool // by reason
 	next    time.Time       // when the last call that failed is repeated
+	last    trouble         // of counted.LastError
+	reason  string          // of the pause that is counted.LastError
 	lags    []pipeline.Lag
 	noMore  bool  // the lag changes no more: the pipeline has ended
 	bytes   int64 // of Read
@@ -60,8 +79,12 @@ var _ pipeline.Observer = (*counters)(nil)
 func (c *counters) Observe(e semel.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.done.guarded(e); e.Kind == semel.EventStoreError {
-		c.failed(e.Kind.String(), e.Err)
+	c.done.guarded(e)
+	switch {
+	case e.Kind == semel.EventStoreError:
+		c.failed(ofStore, e.Kind.String(), e.Err)
+	case e.Kind == semel.EventCompleted || e.Kind == semel.EventDecided && e.Decision != semel.Undecided:
+		c.ends(ofStore)
 	}
 }
 
@@ -74,6 +97,7 @@ func (c *counters) ObservePipeline(e pipeline.Event) {
 	case pipeline.EventRead:
 		c.counted.Read += n
 		c.bytes += e.Bytes
+		c.ends(ofSource)
 	case pipeline.EventDecided:
 		if e.Decision == semel.Duplicate {
 			c.counted.Duplicate += n
@@ -86,14 +110,19 @@ func (c *counters) ObservePipeline(e pipeline.Event) {
 	case pipeline.EventDelivered:
 		if c.done.delivered(e); e.Err == nil {
 			c.counted.Fresh += n
+			if n > 0 { // a transaction may have delivered none
+				c.ends(ofMessages)
+			}
 		}
 	case pipeline.EventFiltered:
 		c.counted.Filtered += n
+		c.ends(ofMessages)
 	case pipeline.EventSettled:
 		c.counted.Settled += n
 		c.counted.LastSettled = time.Now()
 	case pipeline.EventParked:
 		c.counted.Parked += n
+		c.done.parked += n
 	case pipeline.EventDropped:
 		c.counted.Dropped += n
 		if e.Reason == string(pipeline.ReasonExpired) {
@@ -110,9 +139,15 @@ func (c *counters) ObservePipeline(e pipeline.Event) {
 		case "sink", "source", "store": // the others hold up a part of the messages
 			c.paused[e.Reason] = e.Kind == pipeline.EventPaused
 		}
+		if e.Kind == pipeline.EventResumed && c.reason == e.Reason {
+			c.ends(ofPause)
+		}
 	case pipeline.EventStalled, pipeline.EventMoves:
 		c.stalled = e.Kind == pipeline.EventStalled
 		c.counted.WaitingFor = e.Reason // "" when it moves
+		if !c.stalled && c.reason == "" {
+			c.ends(ofPause)
+		}
 	}
 	if e.Err != nil {
 		what := e.Kind.String()
@@ -122,12 +157,40 @@ func (c *counters) ObservePipeline(e pipeline.Event) {
 		case e.Kind != pipeline.EventSourceChanged && e.Reason != "":
 			what += ": " + e.Reason
 		}
-		c.failed(what, e.Err)
+		c.failed(troubleOf(e.Kind), what, e.Err)
+		if e.Kind == pipeline.EventPaused {
+			c.reason = e.Reason
+		}
+	}
+}
+
+// troubleOf returns what the error of an event is about.
+func troubleOf(k pipeline.EventKind) trouble {
+	switch k {
+	case pipeline.EventPaused, pipeline.EventStalled:
+		return ofPause
+	case pipeline.EventSourceChanged:
+		return ofSource
+	case pipeline.EventFailedOpen:
+		return ofStore
+	case pipeline.EventParked:
+		return ofParked
+	case pipeline.EventDropped:
+		return ofDropped
+	}
+	return ofMessages
+}
+
+// ends notes that a trouble is over. It stays over when another one begins. The caller holds mu.
+func (c *counters) ends(of trouble) {
+	if e := c.counted.LastError; e != nil && c.last == of && !e.Over {
+		c.counted.LastError = over(e)
 	}
 }
 
 // failed notes an error. The caller holds mu.
-func (c *counters) failed(what string, err error) {
+func (c *counters) failed(of trouble, what string, err error) {
+	c.last, c.reason = of, ""
 	last := &admin.LastError{At: time.Now(), Event: what}
 	said, ok := errors.AsType[*diagnose.Error](err)
 	if ok {
@@ -139,6 +202,17 @@ func (c *counters) failed(what string, err error) {
 		last.Cause, last.Plain = cause.Error(), cause.Error()
 	}
 	c.counted.LastError = last
+}
+
+// endsIfReady returns an error of a pipeline that was found ready, which is then perhaps over.
+func (c *counters) endsIfReady(e *admin.LastError, idle bool) *admin.LastError {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e == c.counted.LastError && c.last.endsIfReady(idle, c.counted.Waiting) {
+		c.ends(c.last)
+		return c.counted.LastError
+	}
+	return e
 }
 
 // nextAttempt returns when the last call that failed is repeated.
@@ -205,8 +279,9 @@ func (c *counters) hour() []float64 {
 	return slices.Clone(c.rates)
 }
 
-// status returns the counts and the state of a pipeline that runs with a number of workers.
-func (c *counters) status(workers int) admin.PipelineStatus {
+// status returns the counts and the state of a pipeline that runs with a number of workers. ahead:
+// messages are read ahead.
+func (c *counters) status(workers int, ahead bool) admin.PipelineStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.counted
@@ -240,9 +315,9 @@ func (c *counters) status(workers int) admin.PipelineStatus {
 	if n := len(c.samples); n > 1 {
 		first, last := &c.samples[0], &c.samples[n-1]
 		in, done := last.at.Sub(first.at), last.since(first)
-		s.Rate, s.Work = float64(done.settled)/in.Seconds(), work(&done, in, workers)
+		s.Rate, s.Work = float64(done.settled)/in.Seconds(), work(&done, in, workers, ahead)
 		if s.State == admin.StateReady {
-			s.Pace = pace(&s, c.bytes, &done, in, workers)
+			s.Pace = pace(&s, c.bytes, &done, in, workers, ahead)
 		}
 	}
 	return s
@@ -272,12 +347,16 @@ func (s *state) status() admin.PipelineStatus {
 	s.mu.Lock()
 	p, waiting, ended, failure := s.pipeline, s.waiting, s.ended, s.failure
 	s.mu.Unlock()
-	workers := 0
-	if of, ok := p.(*Pipeline); ok {
-		workers = of.Workers()
+	workers, at := 0, pipeline.Progress{}
+	of, opened := p.(*Pipeline)
+	if opened {
+		workers, at = of.Workers(), of.Progress()
 	}
-	now := s.counters.status(workers)
+	now := s.counters.status(workers, at.Ahead > 0)
 	now.Name = s.name
+	if now.Pace != nil && opened {
+		now.Pace.MoreProcesses = of.file.Shareable(of.spec)
+	}
 	switch {
 	case failure != nil:
 		now.State = admin.StateFailed
@@ -291,8 +370,7 @@ func (s *state) status() admin.PipelineStatus {
 	if now.State != admin.StateReady && failure == nil && !ended {
 		now.NextAttempt = s.nextAttempt()
 	}
-	if of, ok := p.(*Pipeline); ok && !ended {
-		at := of.Progress()
+	if opened && !ended {
 		now.InFlight, now.Retrying, now.NextRetry, now.ReadAhead = at.Working, at.Retrying, at.Next, at.Ahead
 	}
 	return now
@@ -335,7 +413,8 @@ func (d *daemon) pipelines() []admin.PipelineStatus {
 }
 
 // status asks pipelines and stores whether they are ready, as a probe does, and returns
-// what they do now.
+// what they do now. It asks all at once, so that a part that does not answer takes no time from
+// the others.
 func (d *daemon) status(ctx context.Context) *admin.Status {
 	now := &admin.Status{Started: d.started, Pipelines: make([]admin.PipelineStatus, len(d.states)), Stores: []admin.StoreStatus{}}
 	var asking sync.WaitGroup
@@ -351,28 +430,27 @@ func (d *daemon) status(ctx context.Context) *admin.Status {
 					p.State = admin.StateNotReady
 				}
 			}
-			if isOver(p, s.idle()) {
-				p.LastError = over(p.LastError)
+			if p.State == admin.StateReady && p.Reason == "" && p.LastError != nil && !p.LastError.Over {
+				p.LastError = s.counters.endsIfReady(p.LastError, s.idle())
 			}
 		})
 	}
-	asking.Wait()
 	if s := d.opts.Service; s != nil {
 		now.Service = &admin.ServiceStatus{Name: s.Name, State: admin.StateReady}
-		if err := d.readyService(ctx); err != nil {
-			now.Service.State, now.Service.Reason, now.Service.NextAttempt = admin.StateNotReady, d.why(err), d.service.nextAttempt()
-		}
+		asking.Go(func() {
+			if err := d.readyService(ctx); err != nil {
+				now.Service.State, now.Service.Reason, now.Service.NextAttempt = admin.StateNotReady, d.why(err), d.service.nextAttempt()
+			}
+		})
 	}
-	for _, s := range d.file.Stores {
-		d.tendingMu.Lock()
-		of, open := d.tended[s.Name]
-		d.tendingMu.Unlock()
-		if open && of.store != nil {
-			d.recount(ctx, s.Name, of)
-			d.tendingMu.Lock()
-			of = d.tended[s.Name]
-			d.tendingMu.Unlock()
-			now.Stores = append(now.Stores, of.status(ctx, d, s.Name))
+	stores := make([]*admin.StoreStatus, len(d.file.Stores))
+	for i, s := range d.file.Stores {
+		asking.Go(func() { stores[i] = d.storeStatus(ctx, s.Name) })
+	}
+	asking.Wait()
+	for _, s := range stores {
+		if s != nil {
+			now.Stores = append(now.Stores, *s)
 		}
 	}
 	now.Time = time.Now()
@@ -443,16 +521,29 @@ func (d *daemon) counted(ctx context.Context, name string, counter semel.Inspect
 	return took, err
 }
 
-// status asks a store whether it is ready.
-func (t *tended) status(ctx context.Context, d *daemon, name string) admin.StoreStatus {
-	s := admin.StoreStatus{Name: name, State: admin.StateReady}
-	if ready, ok := semel.As[doctor.Readier](t.store); ok {
+// storeStatus asks a store whether it is ready, and counts its keys meanwhile. It returns nil if
+// the store is not open.
+func (d *daemon) storeStatus(ctx context.Context, name string) *admin.StoreStatus {
+	d.tendingMu.Lock()
+	of, open := d.tended[name]
+	d.tendingMu.Unlock()
+	if !open || of.store == nil {
+		return nil
+	}
+	s := &admin.StoreStatus{Name: name, State: admin.StateReady}
+	var counting sync.WaitGroup
+	counting.Go(func() { d.recount(ctx, name, of) })
+	if ready, ok := semel.As[doctor.Readier](of.store); ok {
 		if err := ready.Ready(ctx); err != nil {
 			s.State, s.Reason = admin.StateNotReady, d.why(d.ofStore(name, err))
 		}
 	}
-	if counts := t.counts; counts != nil {
-		s.Counted(counts, t.measured)
+	counting.Wait()
+	d.tendingMu.Lock()
+	of = d.tended[name]
+	d.tendingMu.Unlock()
+	if counts := of.counts; counts != nil {
+		s.Counted(counts, of.measured)
 	}
 	return s
 }

@@ -126,6 +126,11 @@ func TestTheStatusSaysWhetherTheLastErrorIsOver(t *testing.T) {
 	}
 	paused, resumed := event(pipeline.EventPaused, "sink", down), event(pipeline.EventResumed, "sink", nil)
 	settled := event(pipeline.EventSettled, "", nil)
+	delivered, retried := event(pipeline.EventDelivered, "", nil), event(pipeline.EventRetried, "", down)
+	parked, dropped := event(pipeline.EventParked, "permanent", down), event(pipeline.EventDropped, "late", down)
+	moves := event(pipeline.EventMoves, "", nil)
+	waiting := func(n int64) func(*counters) { return func(c *counters) { c.counted.Waiting = &n } }
+	claimed := func(c *counters) { c.Observe(semel.Event{Kind: semel.EventDecided, Decision: semel.Fresh}) }
 	store := func(c *counters) { c.Observe(semel.Event{Kind: semel.EventStoreError, Err: down}) }
 	for name, test := range map[string]struct {
 		events []func(*counters)
@@ -135,16 +140,24 @@ func TestTheStatusSaysWhetherTheLastErrorIsOver(t *testing.T) {
 		"paused":                          {[]func(*counters){paused}, false, false},
 		"paused and settled":              {[]func(*counters){paused, settled}, false, false},
 		"resumed":                         {[]func(*counters){paused, resumed}, false, true},
-		"resumed, and waits":              {[]func(*counters){paused, resumed}, true, false},
 		"resumed, and paused again":       {[]func(*counters){paused, resumed, paused}, false, false},
 		"stalled":                         {[]func(*counters){event(pipeline.EventStalled, "sink", down)}, false, false},
 		"moves":                           {[]func(*counters){event(pipeline.EventStalled, "sink", down), event(pipeline.EventMoves, "", nil)}, false, true},
 		"a source that changed":           {[]func(*counters){event(pipeline.EventSourceChanged, "", down)}, false, true},
 		"a store that failed":             {[]func(*counters){store}, false, true},
 		"a store that fails, and waits":   {[]func(*counters){store}, true, false},
-		"a message that failed":           {[]func(*counters){event(pipeline.EventRetried, "", down)}, false, false},
-		"settled before a message failed": {[]func(*counters){settled, event(pipeline.EventRetried, "", down)}, false, false},
-		"settled since a message failed":  {[]func(*counters){event(pipeline.EventRetried, "", down), settled}, false, true},
+		"a store that answers, and waits": {[]func(*counters){store, claimed}, true, true},
+		"a message that failed":           {[]func(*counters){retried}, false, false},
+		"delivered, then one failed":      {[]func(*counters){delivered, settled, retried}, false, false},
+		"delivered since a failure":       {[]func(*counters){retried, delivered, settled}, false, true},
+		"filtered since a failure":        {[]func(*counters){retried, event(pipeline.EventFiltered, "", nil), settled}, false, true},
+		"parked, which settles it":        {[]func(*counters){parked, settled, waiting(1)}, false, false},
+		"parked, and another delivered":   {[]func(*counters){parked, settled, delivered, settled, waiting(1)}, false, false},
+		"parked, and settled by a person": {[]func(*counters){parked, settled, waiting(0)}, false, true},
+		"dropped":                         {[]func(*counters){dropped, settled, delivered, settled, waiting(0)}, false, false},
+		"resumed, then another trouble":   {[]func(*counters){paused, resumed}, true, true},
+		"moves, then another trouble":     {[]func(*counters){paused, event(pipeline.EventStalled, "sink", down), resumed, moves}, true, true},
+		"another pause is over":           {[]func(*counters){paused, event(pipeline.EventResumed, "store", nil)}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -173,6 +186,72 @@ func TestTheStatusSaysWhetherTheLastErrorIsOver(t *testing.T) {
 	}
 }
 
+// silent is a part that is asked whether it is ready and does not answer.
+type silent struct{ working }
+
+func (silent) Ready(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// healthy is a part that needs a second for its answer, and all of its store's.
+type healthy struct {
+	working
+	semel.Store
+}
+
+func (healthy) Ready(ctx context.Context) error {
+	select {
+	case <-time.After(time.Second):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// TestAPartThatDoesNotAnswerTakesNoTimeFromOthers has a pipeline with a frozen server before healthy ones.
+func TestAPartThatDoesNotAnswerTakesNoTimeFromOthers(t *testing.T) {
+	t.Parallel()
+	file := parse(t, `stores: { one: { memory: {} }, two: { memory: {} } }
+pipelines: { copy: { source: { file: { paths: [in] } }, key: { id: .id }, store: one, sink: { file: { path: out } } } }`)
+	synctest.Test(t, func(t *testing.T) {
+		d := &daemon{file: file, states: make([]state, 3), tended: map[string]tended{"one": {store: healthy{}}, "two": {store: healthy{}}}}
+		d.opts.Service = &Service{Name: "proxy", Ready: healthy{}.Ready}
+		for i, p := range []config.Runnable{silent{}, healthy{}, healthy{}} {
+			s := &d.states[i]
+			s.name, s.readiness, s.pipeline = fmt.Sprint("p", i), newReadiness(file, file.Pipelines[0]), p
+		}
+		const limit = 5 * time.Second
+		ask := func(what string, ask func(ctx context.Context)) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			began := time.Now()
+			if ask(ctx); time.Since(began) != limit {
+				t.Errorf("the %s took %v", what, time.Since(began))
+			}
+		}
+		ask("status", func(ctx context.Context) {
+			now := d.status(ctx)
+			for i, p := range now.Pipelines {
+				if well := p.State == admin.StateReady; well == (i == 0) {
+					t.Errorf("%s is %s: %s", p.Name, p.State, p.Reason)
+				}
+			}
+			if len(now.Stores) != 2 || now.Stores[0].State != admin.StateReady || now.Stores[1].State != admin.StateReady || now.Service.State != admin.StateReady {
+				t.Errorf("the stores are %+v, the service is %+v", now.Stores, now.Service)
+			}
+		})
+		ask("probe", func(ctx context.Context) {
+			for i, part := range d.ready(ctx) {
+				if well := part.Why == ""; well == (i == 0) || part.Name != []string{"p0", "p1", "p2", "proxy"}[i] {
+					t.Errorf("%s: %q", part.Name, part.Why)
+				}
+			}
+		})
+	})
+}
+
 func TestStateAndRateFollowTheEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,25 +263,25 @@ func TestStateAndRateFollowTheEvents(t *testing.T) {
 		}
 		check := func(state admin.State, event, cause string) {
 			t.Helper()
-			s := c.status(1)
+			s := c.status(1, false)
 			if s.State != state || s.LastError == nil || s.LastError.Event != event || s.LastError.Cause != cause {
 				t.Errorf("%s %+v, want %s %q %q", s.State, s.LastError, state, event, cause)
 			}
 		}
-		if s := c.status(1); s.Rate != 40 || s.Settled != 4000 || s.State != admin.StateReady || s.LastError != nil {
+		if s := c.status(1, false); s.Rate != 40 || s.Settled != 4000 || s.State != admin.StateReady || s.LastError != nil {
 			t.Errorf("%+v", s)
 		}
 		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventPaused, Reason: "sink", Err: fmt.Errorf("of key 17: %w", semel.ErrStoreFull)})
 		check(admin.StatePaused, "paused: sink", "store is full")
 		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventStalled, Elapsed: time.Minute, Reason: "the sink", Err: errors.New("key 17")})
 		check(admin.StateStalled, "stalled: the sink", "")
-		if s := c.status(1); s.WaitingFor != "the sink" {
+		if s := c.status(1, false); s.WaitingFor != "the sink" {
 			t.Errorf("stalled, waiting for %q", s.WaitingFor)
 		}
 		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventResumed, Reason: "sink"})
 		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventMoves})
 		check(admin.StateReady, "stalled: the sink", "")
-		if s := c.status(1); s.WaitingFor != "" {
+		if s := c.status(1, false); s.WaitingFor != "" {
 			t.Errorf("it moves, waiting for %q", s.WaitingFor)
 		}
 		c.Observe(semel.Event{Kind: semel.EventStoreError, Err: semel.ErrStoreUnavailable})

@@ -253,6 +253,16 @@ func (f *File) Stack(name string) []*Store {
 	return list
 }
 
+// Shareable reports whether a second process can run a pipeline beside the first: its source hands
+// messages to several, its store is none of one process, and its target is no file.
+func (f *File) Shareable(p *Pipeline) bool {
+	if !p.Source.About(p).Shared || p.Sink.About().Lines {
+		return false
+	}
+	decider := f.Decider(p.Store.Name)
+	return decider == nil || decider.Spec.About().Shared && !slices.ContainsFunc(f.Stack(p.Store.Name), func(s *Store) bool { return s.Spec.About().Directory != "" })
+}
+
 // PipelinesOn returns the pipelines whose keys are in a store: in the store itself,
 // in a stack that it is a layer of, or in one of its layers.
 func (f *File) PipelinesOn(store string) []*Pipeline {

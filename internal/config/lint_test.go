@@ -33,6 +33,29 @@ func TestAWindowBelowThatOfTheServerLosesMessages(t *testing.T) {
 	}
 }
 
+// TestASecondProcessCanRunAPipelineOnSharedParts has each part that one process keeps to itself.
+func TestASecondProcessCanRunAPipelineOnSharedParts(t *testing.T) {
+	t.Parallel()
+	const queue, lines, webhook = "rabbitmq: { servers: ['h:5672'], queue: q }", "file: { paths: [a] }", "{ webhook: { url: 'https://a.example' } }"
+	for _, c := range []struct {
+		source, store, sink string
+		want                bool
+	}{
+		{queue, "db", webhook, true}, {queue, "stack", webhook, true},
+		{lines, "db", webhook, false}, {queue, "dir", webhook, false}, {queue, "mem", webhook, false}, {queue, "db", "{ file: { path: out } }", false},
+	} {
+		text := "stores: { dir: { embedded: { path: k } }, mem: { memory: {} }, seen: { memory: {} }, db: { postgres: { dsn: 'postgres://h/d' } }, stack: { tiered: [seen, db] } }\n" +
+			"pipelines: { p: { key: { id: .a }, store: " + c.store + ", source: { " + c.source + " }, sink: " + c.sink + ", parked: { path: parked } } }"
+		f, err := kind.All().Parse("c.yaml", []byte(text), noEnv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.Shareable(f.Pipelines[0]); got != c.want {
+			t.Errorf("%s, %s, %s: a second process can run it: %t", c.source, c.store, c.sink, got)
+		}
+	}
+}
+
 // TestLintWarnsOfSettingsThatWeakenThePromise makes one change to a valid pipeline in each
 // case, and expects exactly one finding apart from notices.
 func TestLintWarnsOfSettingsThatWeakenThePromise(t *testing.T) {

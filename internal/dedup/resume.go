@@ -198,6 +198,8 @@ func (o *output) plan(v values, opts *Options, comma byte, unfinished bool, p *p
 			return err
 		}
 		return o.continueAfter()
+	case !known && opts.Store == "":
+		p.addf("%s %s holds %d bytes: add --force to overwrite the file, also if they are from an interrupted run without --store, or --append to continue after other content", o.flag, o.name, size)
 	case !known:
 		p.addf("%s %s holds %d bytes that this run did not write: add --append to continue after them, or --force to overwrite the file", o.flag, o.name, size)
 	default:

@@ -138,7 +138,7 @@ func Table() []Instrument {
 	return []Instrument{
 		Decisions:           {"dedup.decisions", Counter, "{message}", with(guard, "decision", "reason"), "Messages by the decision about their key, and its reason."},
 		ClaimDuration:       {"dedup.claim.duration", Histogram, "s", guard, "How long the store took to answer a claim."},
-		EffectDuration:      {"dedup.effect.duration", Histogram, "s", guard, "Time from the claim of a key to its completion."},
+		EffectDuration:      {"dedup.effect.duration", Histogram, "s", guard, "Time of an effect, from the answer to its claim to the beginning of its completion."},
 		ClaimsReleased:      {"dedup.claims.released", Counter, "{claim}", guard, "Claims that were released after an error."},
 		TakenOver:           {"dedup.claims.taken_over", Counter, "{claim}", guard, "Claims that took over a key after an attempt without a known outcome: its process died or hung, or its effect timed out or panicked. The effect may have happened before."},
 		LeaseLost:           {"dedup.lease.lost", Counter, "{claim}", guard, "Leases that were lost while the effect ran."},

@@ -168,7 +168,7 @@ func (b *batch) attempt(ctx context.Context, todo []int) *attemptError {
 	b.g.optimism.saw(len(fresh) == len(todo))
 	var s *attemptError
 	if len(fresh) > 0 {
-		s = b.effect(ctx, u, fresh, asked)
+		s = b.effect(ctx, u, fresh)
 	}
 	u.end(ctx) // parking a late message may take long and needs no transaction
 	for n, i := range todo {
@@ -208,7 +208,7 @@ func (b *batch) settle(ctx context.Context, i int, a *semel.ClaimAnswer, elapsed
 }
 
 // effect runs the effect of fresh items and commits.
-func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.BatchItem, asked time.Time) *attemptError {
+func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.BatchItem) *attemptError {
 	s := &attemptError{stage: running}
 	for _, item := range fresh {
 		s.todo = append(s.todo, item.Index)
@@ -224,7 +224,9 @@ func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.BatchItem
 			}
 		}
 	}()
+	began := time.Now()
 	all, err := b.run(under, u, fresh)
+	took := time.Since(began)
 	returned = true
 	err = u.verdict(ctx, err)
 	end(semel.Undecided, err)
@@ -248,12 +250,12 @@ func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.BatchItem
 		s.retry, s.whole = repeatable(err), errors.Is(err, semel.ErrOutcomeUnknown)
 		return s
 	}
-	b.committed(fresh, all, asked)
+	b.committed(fresh, all, took)
 	return nil
 }
 
-// committed sets the outcomes of fresh items.
-func (b *batch) committed(fresh []*semel.BatchItem, all []kept, asked time.Time) {
+// committed sets the outcomes of fresh items. Their effect took so long.
+func (b *batch) committed(fresh []*semel.BatchItem, all []kept, took time.Duration) {
 	for _, item := range fresh {
 		b.outcomes[item.Index] = semel.BatchOutcome{Outcome: semel.Outcome{Attempt: item.Claim.Attempt}, Err: unfinished(item.Err)}
 		if item.Err != nil {
@@ -263,7 +265,7 @@ func (b *batch) committed(fresh []*semel.BatchItem, all []kept, asked time.Time)
 	for _, k := range all {
 		out := &b.outcomes[k.item.Index]
 		out.Decision, out.Result = semel.Fresh, k.result
-		b.g.Observe(semel.Event{Kind: semel.EventCompleted, Key: k.item.Call.Key, Elapsed: time.Since(asked)})
+		b.g.Observe(semel.Event{Kind: semel.EventCompleted, Key: k.item.Call.Key, Elapsed: took})
 	}
 }
 
@@ -377,11 +379,11 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 	if failed, ok := b.sendQuick(sent, u, &statements, fresh, todo); !ok {
 		return failed, failed != nil
 	}
-	answer := semel.ClaimAnswer{Decision: semel.Fresh, Claim: semel.Claim{Attempt: 1}}
+	answer, took := semel.ClaimAnswer{Decision: semel.Fresh, Claim: semel.Claim{Attempt: 1}}, time.Since(asked) // claims and statements are sent together
 	for _, item := range fresh {
-		_, _ = b.g.Settle(ctx, item.Call, &answer, time.Since(asked)) // a fresh answer has no error
+		_, _ = b.g.Settle(ctx, item.Call, &answer, took) // a fresh answer has no error
 	}
-	b.committed(fresh, withoutResults(fresh), asked)
+	b.committed(fresh, withoutResults(fresh), took)
 	return nil, true
 }
 

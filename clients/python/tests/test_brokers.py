@@ -308,15 +308,15 @@ class RabbitMQTest(ConsumerTest):
     def test_a_task_that_no_worker_runs_is_not_retried(self) -> None:
         app, client = celery.Celery("tests", set_as_current=False), new_client()
 
-        @app.task(name="charge")
+        @app.task(name="in-process", shared=False)
         @semel.celery.once(client, key="order")
         def charge(order: str) -> str:
             return order
 
-        with client.claim(("charge", "held")), self.assertRaises(semel.InFlight):
+        with client.claim(("in-process", "held")), self.assertRaises(semel.InFlight):
             charge("held")
         app.conf.task_always_eager = app.conf.task_eager_propagates = True
-        with client.claim(("charge", "held too")), self.assertRaises(semel.InFlight):
+        with client.claim(("in-process", "held too")), self.assertRaises(semel.InFlight):
             charge.delay("held too")
         with self.assertRaisesRegex(TypeError, "async def"):
 

@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -148,6 +151,7 @@ func runDedup(ctx context.Context, a *term.App, opts *dedup.Options, chosen bool
 		a.Note("semel dedup: reading lines from this terminal: end them with Ctrl-D, or press Ctrl-C and name files")
 	}
 	opts.Note = func(text string) { a.Note("semel dedup: %s", text) }
+	sizes := outputSizes(opts)
 	run, err := dedup.Prepare(ctx, opts)
 	if err != nil {
 		return dedupError(err)
@@ -172,10 +176,42 @@ func runDedup(ctx context.Context, a *term.App, opts *dedup.Options, chosen bool
 		}
 		a.Note("%s", summary)
 	}
-	if err != nil && ctx.Err() != nil && opts.Store == "" {
-		err = &term.InterruptedError{Err: err, Text: fmt.Sprintf("interrupted after %s lines: without --store, the next run begins again", term.FormatCount(report.Read))}
+	if text := afterInterruption(opts, report, sizes); text != "" && err != nil && ctx.Err() != nil {
+		err = &term.InterruptedError{Err: err, Text: text}
 	}
 	return dedupError(err)
+}
+
+// afterInterruption says how to continue after an interrupted run, or returns "" if the same
+// command resumes it. sizes are those of the outputs before the run.
+func afterInterruption(opts *dedup.Options, r dedup.Report, sizes map[string]int64) string {
+	text := "interrupted after " + term.FormatCount(r.Read) + " lines: "
+	switch written := slices.Sorted(maps.Keys(outputSizes(opts))); {
+	case opts.Store != "" && opts.Output != dedup.Stdio:
+		return ""
+	case opts.Store != "":
+		return text + "the fresh ones were written to standard output, and the next run does not write them again. To resume, append to the same file with >> FILE (> FILE empties it first); with --output FILE, the same command resumes"
+	case len(written) == 0:
+		return text + "without --store, the next run begins again"
+	case opts.Append && !opts.Force:
+		for i, name := range written {
+			written[i] = fmt.Sprintf("%s to %d bytes", name, sizes[name])
+		}
+		return text + "without --store, the next run begins again, and --append would write these lines twice: cut the content of this run off first: " + strings.Join(written, ", ")
+	default:
+		return text + "without --store, the next run begins again: add --force, so that it replaces " + strings.Join(written, ", ")
+	}
+}
+
+// outputSizes returns the sizes of the outputs that are files with content.
+func outputSizes(opts *dedup.Options) map[string]int64 {
+	sizes := map[string]int64{}
+	for _, name := range []string{opts.Output, opts.Duplicates, opts.Rejected} {
+		if info, err := os.Stat(name); name != dedup.Stdio && err == nil && info.Mode().IsRegular() && info.Size() > 0 {
+			sizes[name] = info.Size()
+		}
+	}
+	return sizes
 }
 
 // dedupError maps the engine's errors to exit statuses.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -263,7 +264,7 @@ func TestAnInterruptedRunPromisesToResumeOnlyWithAStore(t *testing.T) {
 	t.Parallel()
 	for want, flags := range map[string][]string{
 		"semel dedup: interrupted after 1 lines: without --store, the next run begins again\n": nil,
-		"semel dedup: interrupted: run the same command again to resume\n":                     {"--store", filepath.Join(t.TempDir(), "store")},
+		"semel dedup: interrupted after 1 lines: the fresh ones were written to standard output, and the next run does not write them again. To resume, append to the same file with >> FILE (> FILE empties it first); with --output FILE, the same command resumes\n": {"--store", filepath.Join(t.TempDir(), "store")},
 	} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		stdin, feed, err := os.Pipe()
@@ -290,6 +291,98 @@ func TestAnInterruptedRunPromisesToResumeOnlyWithAStore(t *testing.T) {
 			f.Close()
 		}
 	}
+}
+
+// TestTheRemedyAfterAnInterruptionLosesAndRepeatsNothing follows the advice of runs that were
+// interrupted after their first line.
+func TestTheRemedyAfterAnInterruptionLosesAndRepeatsNothing(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		flags, again []string
+		before       string // in the output
+		want         string
+	}{
+		"standard output":    {flags: []string{"--store", "store"}, want: "append to the same file with >> FILE"},
+		"a file":             {flags: []string{"-o", "out"}, again: []string{"-o", "out", "--force"}, want: "add --force, so that it replaces out\n"},
+		"a file with a past": {flags: []string{"-o", "out", "--append"}, again: []string{"-o", "out", "--append"}, before: "past\n", want: "cut the content of this run off first: out to 5 bytes\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			out := filepath.Join(dir, "out")
+			in := func(flags []string) (list []string) {
+				for _, f := range flags {
+					if f == "out" || f == "store" {
+						f = filepath.Join(dir, f)
+					}
+					list = append(list, f)
+				}
+				return list
+			}
+			if c.before != "" {
+				programtest.WriteFile(t, out, c.before)
+			}
+			first := interruptedRun(t, out, in(c.flags), len(c.before))
+			if got := strings.ReplaceAll(first, dir+string(filepath.Separator), ""); !strings.Contains(got, c.want) {
+				t.Fatalf("%s, want %s", got, c.want)
+			}
+			if c.again == nil { // stdout goes to the end of out
+				o := programtest.Run(t, "1\n2\n", append([]string{"dedup"}, in(c.flags)...)...)
+				o.Check(t, term.ExitDone, "fresh 1")
+				programtest.WriteFile(t, out, programtest.ReadFile(t, out)+o.Stdout)
+			} else {
+				if c.before != "" {
+					if err := os.Truncate(out, int64(len(c.before))); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					programtest.Run(t, "1\n2\n", append([]string{"dedup"}, in(c.flags)...)...).Check(t, term.ExitUsage, "add --force to overwrite the file, also if they are from an interrupted run")
+				}
+				programtest.Run(t, "1\n2\n", append([]string{"dedup"}, in(c.again)...)...).Check(t, term.ExitDone, "fresh 2")
+			}
+			if got := programtest.ReadFile(t, out); got != c.before+"1\n2\n" {
+				t.Errorf("%q", got)
+			}
+		})
+	}
+}
+
+// interruptedRun runs dedup with a line "1" and no end, and interrupts it once the line is in
+// out, which has some bytes before. It returns what the run said.
+func interruptedRun(t *testing.T, out string, flags []string, before int) string {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stdin, feed, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	defer feed.Close()
+	if _, err := feed.WriteString("1\n"); err != nil {
+		t.Fatal(err)
+	}
+	to := out
+	if slices.Contains(flags, "-o") {
+		to = os.DevNull
+	}
+	stdout, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdout.Close()
+	go func() {
+		for ctx.Err() == nil {
+			if info, err := os.Stat(out); err == nil && info.Size() > int64(before) {
+				cancel(errors.New("interrupt"))
+			}
+			runtime.Gosched()
+		}
+	}()
+	var stderr bytes.Buffer
+	if status := cli.Main(ctx, kind.All(), append([]string{"dedup"}, flags...), stdin, stdout, &stderr, programtest.NoEnv); status != term.ExitInterrupted {
+		t.Fatalf("status %d: %s", status, stderr.String())
+	}
+	return stderr.String()
 }
 
 func TestDedupEndsQuietlyWhenItsReaderLeaves(t *testing.T) {

@@ -312,6 +312,6 @@ func TestACompressedFileWithoutContentDoesNotStopTheNextRun(t *testing.T) {
 		out := filepath.Join(dir, name)
 		programtest.Run(t, "", "dedup", "-k", ".idd", "-o", out, in).Check(t, term.ExitFailed, "did you mean .id?")
 		programtest.Run(t, "", "dedup", "-k", ".id", "-o", out, in).Check(t, term.ExitDone, "fresh 1")
-		programtest.Run(t, "", "dedup", "-k", ".id", "-o", out, in).Check(t, term.ExitUsage, "bytes that this run did not write")
+		programtest.Run(t, "", "dedup", "-k", ".id", "-o", out, in).Check(t, term.ExitUsage, "bytes: add --force to overwrite the file, also if they are from an interrupted run")
 	}
 }

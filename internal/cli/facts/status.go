@@ -5,6 +5,7 @@ package facts
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/semel-dev/semel/internal/admin"
@@ -83,7 +84,7 @@ func Details(now *admin.Status, file string) (list []Detail) {
 			add(AboutPipeline, p.Name, troubled(p), "%s", text)
 		}
 		if e := p.LastError; e != nil {
-			text := e.Event
+			text := inWords(e.Event)
 			if e.Cause != "" {
 				text += ": " + e.Cause
 			}
@@ -112,12 +113,7 @@ func Details(now *admin.Status, file string) (list []Detail) {
 	if file == "" {
 		file = "FILE"
 	}
-	for i := range now.Pipelines {
-		if p := &now.Pipelines[i]; p.Waiting != nil && *p.Waiting > 0 {
-			add(AboutParked, p.Name, true, "%s has parked messages", p.Name).Command = term.ShellLine("semel", "parked", "ls", "--config", file, "--pipeline", p.Name)
-		}
-	}
-	for i := range now.Stores {
+	for i := range now.Stores { // before parked messages: those of unknown keys are settled after their keys
 		s := &now.Stores[i]
 		if s.Reason != "" {
 			add(AboutStore, s.Name, true, "store %s is not ready: %s", s.Name, s.Reason)
@@ -127,10 +123,32 @@ func Details(now *admin.Status, file string) (list []Detail) {
 			if flags { // they named the directory
 				named = []string{"--store", s.Name}
 			}
-			add(AboutUnknown, s.Name, true, "store %s has unknown keys", s.Name).Command = term.ShellLine(append([]string{"semel", "keys", "ls", "--state", "unknown"}, named...)...)
+			add(AboutUnknown, s.Name, true, "store %s has %s", s.Name, many(*s.Unknown, "unknown key")).Command = term.ShellLine(append([]string{"semel", "keys", "ls", "--state", "unknown"}, named...)...)
+		}
+	}
+	for i := range now.Pipelines {
+		if p := &now.Pipelines[i]; p.Waiting != nil && *p.Waiting > 0 {
+			add(AboutParked, p.Name, true, "%s has %s", p.Name, many(*p.Waiting, "parked message")).Command = term.ShellLine("semel", "parked", "ls", "--config", file, "--pipeline", p.Name)
 		}
 	}
 	return list
+}
+
+// inWords says what event an error came with.
+func inWords(event string) string {
+	what, reason, _ := strings.Cut(event, ":")
+	if words := map[string]string{"store_error": "the store failed", "failed_open": "delivered without a decision of the store", "source_changed": "the source changed"}[what]; words != "" {
+		return words + strings.TrimSuffix(":"+reason, ":")
+	}
+	return event
+}
+
+// many formats a number of things.
+func many(n int64, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return term.FormatCount(n) + " " + what
 }
 
 // trouble says what keeps a pipeline from working, or returns "" if nothing does, or if only its
@@ -251,10 +269,15 @@ func behind(p *admin.PipelineStatus) string {
 	switch pace.Limit {
 	case admin.LimitSource:
 		line += ": most of the time they wait for the source"
+	case admin.LimitParking:
+		line += ": most messages are parked, and that limits it"
 	case admin.LimitStore:
 		line += ": the store limits it; raise parallel, or look at the store with semel doctor"
 	case admin.LimitSink, admin.LimitWorkers:
-		line += ": raise parallel, or start more processes if the store is shared"
+		line += ": raise parallel"
+		if pace.MoreProcesses {
+			line += ", or start more processes"
+		}
 	}
 	return line
 }
@@ -285,6 +308,22 @@ func milliseconds(seconds float64) string {
 		return fmt.Sprintf("%.0f ms", ms)
 	}
 	return term.FormatElapsed(time.Duration(seconds * float64(time.Second)))
+}
+
+// Rate formats the rate of a pipeline, or "-" if no process is seen that runs it.
+func Rate(p *admin.PipelineStatus) string {
+	if p.State == admin.StateNotSeen {
+		return "-"
+	}
+	return term.FormatRate(p.Rate) + "/s"
+}
+
+// InFlight formats the number of messages in flight, or "-" if no process is seen that has them.
+func InFlight(p *admin.PipelineStatus) string {
+	if p.State == admin.StateNotSeen {
+		return "-"
+	}
+	return term.FormatCount(int64(p.InFlight))
 }
 
 // Share formats the share of fresh messages.

@@ -9,6 +9,7 @@ import (
 	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/explain"
 	"github.com/semel-dev/semel/internal/schema"
 )
@@ -114,8 +115,8 @@ func pipelinePart(v *visit, now *admin.Status, s *admin.PipelineStatus) part {
 		Name: s.Name, State: s.State, Link: "pipeline?name=" + url.QueryEscape(s.Name),
 		Well: facts.Well(s.State),
 		Facts: []fact{
-			{"rate", term.FormatRate(s.Rate) + "/s"}, {"fresh", facts.Share(s)}, {"lag", facts.Lagged(now, s)},
-			{"time left", facts.Left(s)}, {"in flight", term.FormatCount(int64(s.InFlight))}, {"parked", facts.Count(s.Waiting)}, {"last settled", facts.Ago(now.Time, s.LastSettled)},
+			{"rate", facts.Rate(s)}, {"fresh", facts.Share(s)}, {"lag", facts.Lagged(now, s)},
+			{"time left", facts.Left(s)}, {"in flight", facts.InFlight(s)}, {"parked", facts.Count(s.Waiting)}, {"last settled", facts.Ago(now.Time, s.LastSettled)},
 		},
 	}
 	for _, of := range []struct {
@@ -132,7 +133,7 @@ func pipelinePart(v *visit, now *admin.Status, s *admin.PipelineStatus) part {
 		promise := explain.Explain(v.Conf, spec)
 		p.Promise = promise.Line()
 		for i := range now.Stores {
-			if of := &now.Stores[i]; of.Name == spec.Store.Name {
+			if of := &now.Stores[i]; of.Name == spec.Store.Name && holdsAlone(v, spec) {
 				p.Facts = append(p.Facts, fact{"unknown keys", facts.Count(of.Unknown)})
 			}
 		}
@@ -141,6 +142,13 @@ func pipelinePart(v *visit, now *admin.Status, s *admin.PipelineStatus) part {
 		p.Chart = newChart(v.Process.Rates(s.Name))
 	}
 	return p
+}
+
+// holdsAlone reports whether a pipeline can have unknown keys, and nothing else can have some in its
+// store, which counts those of all together.
+func holdsAlone(v *visit, p *config.Pipeline) bool {
+	_, proxied := v.Conf.ProxyOn(p.Store.Name)
+	return p.OnLeaseExpired == "hold" && len(v.Conf.PipelinesOn(p.Store.Name)) == 1 && !proxied && !v.Conf.ServedOn(p.Store.Name)
 }
 
 // storePart returns what the overview shows of a store.

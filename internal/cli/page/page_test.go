@@ -426,7 +426,7 @@ func TestUnknownKeysAndTheirMessagesAreSettledInOrder(t *testing.T) {
 	preview := s.post("/preview-keys", url.Values{"pick": picks[:5], "do": {"done"}})
 	has(t, preview, "<strong>5</strong> of 5 chosen")
 	outcome := s.post("/resolve", url.Values{"picks": {value(t, preview, "picks")}, "do": {"done"}, "reason": {"all are in the list"}})
-	has(t, outcome, "5 resolved as done", " parked messages of orders: the key is settled: process them again", " of orders: the key is still unknown: settle it first", "parked?pipeline=orders&amp;reason=unknown")
+	has(t, outcome, "5 resolved as done", " parked messages of orders: the key is settled: process them again", " of orders: the key is still unknown: settle it first", "parked?pipeline=orders&amp;reason=unknown", `<a href="unknown?store=ledger">`)
 	preview = s.post("/preview-keys", url.Values{"all": {"1"}, "do": {"absent"}})
 	has(t, preview, "<strong>3</strong> of 3 chosen")
 	has(t, s.post("/resolve", url.Values{"picks": {value(t, preview, "picks")}, "do": {"absent"}, "reason": {"the bank never saw them"}}), "3 resolved as absent")

@@ -433,18 +433,17 @@ func parkedUnknown(v *visit) (list []notice) {
 		for i := range messages {
 			messages[i] = &of.messages[i]
 		}
-		add := func(n int, what string) {
+		parked := notice{Link: "parked?" + url.Values{"pipeline": {p.Name}, "reason": {string(pipeline.ReasonUnknown)}}.Encode(), Label: "parked messages of " + p.Name}
+		add := func(n int, next notice, what string) {
 			if n > 0 {
-				list = append(list, notice{
-					Detail: facts.Detail{Text: term.Plural(n, "parked message") + " of " + p.Name + ": " + what},
-					Link:   "parked?" + url.Values{"pipeline": {p.Name}, "reason": {string(pipeline.ReasonUnknown)}}.Encode(), Label: "parked messages of " + p.Name,
-				})
+				next.Detail = facts.Detail{Text: term.Plural(n, "parked message") + " of " + p.Name + ": " + what}
+				list = append(list, next)
 			}
 		}
 		keys := keyStatesOf(v, messages)
-		add(keys.Settled, "the key is settled: process them again, so that each has its effect or is found to be a duplicate")
-		add(keys.Unknown, "the key is still unknown: settle it first")
-		add(keys.Unseen, "the key was unknown, and this page did not look at it now")
+		add(keys.Settled, parked, "the key is settled: process them again, so that each has its effect or is found to be a duplicate")
+		add(keys.Unknown, noticeOf(facts.Detail{Kind: facts.AboutUnknown, Name: p.Store.Name}), "the key is still unknown: settle it first")
+		add(keys.Unseen, parked, "the key was unknown, and this page did not look at it now")
 	}
 	return list
 }

@@ -86,7 +86,10 @@ admin: { listen: %[5]q }
 			tell("its message was parked", `"parked_waiting":2,`)
 			// The commands work as printed.
 			shown := programtest.Run(t, "", "status", file, "--admin", r.Address).Stdout
-			for _, c := range []struct{ start, prints string }{{"hooks has parked messages: semel ", "key-missing"}, {"store " + name + " has unknown keys: semel ", "unknown"}} {
+			if first, next := strings.Index(shown, "unknown key: semel"), strings.Index(shown, "parked messages: semel"); first < 0 || next < first {
+				t.Errorf("unknown keys are settled before parked messages: %s", shown)
+			}
+			for _, c := range []struct{ start, prints string }{{"hooks has 2 parked messages: semel ", "key-missing"}, {"store " + name + " has 1 unknown key: semel ", "unknown"}} {
 				_, command, _ := strings.Cut(shown, c.start)
 				command, _, _ = strings.Cut(command, "\n")
 				if got := programtest.Run(t, "", strings.Fields(command)...); got.Status != term.ExitDone || !strings.Contains(got.Stdout, c.prints) {

@@ -123,10 +123,16 @@ func TestStatusEscapesTheAnswerOfTheServer(t *testing.T) {
 func TestStatusSaysWhatLimitsAPipelineThatIsBehind(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ pipeline, want string }{
-		"a slow sink": {`"rate":8,"lag":2906,"pace":{"left_seconds":363.2,"batch_messages":1,"batch_seconds":0.251,"claim_seconds":0.003,"sink_seconds":0.248,"parallel":2,"limit":"sink"}`,
-			"a is lagging: 2,906 behind, about 6 min at 8/s; a message takes 251 ms (claim 3.0 ms, sink 248 ms), 2 at a time: raise parallel, or start more processes if the store is shared"},
-		"transactions": {`"rate":12000,"lag":900000,"pace":{"left_seconds":75,"batch_messages":600,"batch_seconds":0.1,"parallel":2,"limit":"parallel"}`,
-			"a is lagging: 900,000 behind, about 1 min at 12.0 k/s; a batch of 600 messages takes 100 ms, 2 at a time: raise parallel, or start more processes if the store is shared"},
+		"a slow sink": {`"rate":8,"lag":2906,"pace":{"left_seconds":363.2,"batch_messages":1,"batch_seconds":0.251,"claim_seconds":0.003,"sink_seconds":0.248,"parallel":2,"more_processes":true,"limit":"sink"}`,
+			"a is lagging: 2,906 behind, about 6 min at 8/s; a message takes 251 ms (claim 3.0 ms, sink 248 ms), 2 at a time: raise parallel, or start more processes"},
+		"one process": {`"rate":8,"lag":2906,"pace":{"left_seconds":363.2,"batch_messages":1,"batch_seconds":0.251,"claim_seconds":0.003,"sink_seconds":0.248,"parallel":2,"limit":"sink"}`,
+			"a is lagging: 2,906 behind, about 6 min at 8/s; a message takes 251 ms (claim 3.0 ms, sink 248 ms), 2 at a time: raise parallel"},
+		"a slow store": {`"rate":8,"lag":2906,"pace":{"left_seconds":363.2,"batch_messages":1,"batch_seconds":0.451,"claim_seconds":0.219,"sink_seconds":0.002,"parallel":2,"limit":"store"}`,
+			"a is lagging: 2,906 behind, about 6 min at 8/s; a message takes 451 ms (claim 219 ms, sink 2.0 ms), 2 at a time: the store limits it; raise parallel, or look at the store with semel doctor"},
+		"parked": {`"rate":75,"lag":2906,"pace":{"left_seconds":38,"batch_messages":1,"batch_seconds":0.006,"parallel":4,"limit":"parking"}`,
+			"a is lagging: 2,906 behind, about 38 s at 75/s; a message takes 6.0 ms, 4 at a time: most messages are parked, and that limits it"},
+		"transactions": {`"rate":12000,"lag":900000,"pace":{"left_seconds":75,"batch_messages":600,"batch_seconds":0.1,"parallel":2,"more_processes":true,"limit":"parallel"}`,
+			"a is lagging: 900,000 behind, about 1 min at 12.0 k/s; a batch of 600 messages takes 100 ms, 2 at a time: raise parallel, or start more processes"},
 		"a slow source": {`"rate":2,"lag_bytes":20480,"pace":{"left_seconds":40,"batch_messages":1.2,"batch_seconds":0.00001,"claim_seconds":0.000001,"sink_seconds":0.000005,"parallel":4,"limit":"source"}`,
 			"a is lagging: 20.0 KiB behind, about 40 s at 2/s; a message takes 0 ms (claim 0 ms, sink 0 ms), 4 at a time: most of the time they wait for the source"},
 		"nothing":        {`"rate":0,"lag":5,"pace":{"parallel":4}`, "a is lagging: 5 behind, and nothing was settled in the last ten seconds"},

@@ -83,6 +83,25 @@ func TestLintNamesTargetsThatAreNotReachedOrNotSafe(t *testing.T) {
 	})
 }
 
+// TestLintSaysWhatALostLeaseCosts follows the pipeline's policy for such a key.
+func TestLintSaysWhatALostLeaseCosts(t *testing.T) {
+	t.Parallel()
+	for policy, want := range map[string]string{"retry": "another process sends it again", "hold": "the key is unknown until a person resolves it"} {
+		text := kindtest.WithSink("{ webhook: { url: 'https://a.example', timeout: 31s } }", ", lease: 10s, on_lease_expired: "+policy) + "shutdown: 1m"
+		f, err := kind.All().Parse("c.yaml", []byte(text), func(string) string { return "" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		costs := ""
+		for _, x := range f.Lint() {
+			costs += x.Cost + "\n"
+		}
+		if !strings.Contains(costs, "loses the key during its request, and "+want+"\n") {
+			t.Errorf("%s: %s", policy, costs)
+		}
+	}
+}
+
 func TestLintProposesTheNetworkOfAPrivateTarget(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]string{

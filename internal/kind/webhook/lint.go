@@ -27,9 +27,13 @@ func (s *Sink) Lint(l *config.Linter) {
 	}
 	p, timeout := l.Pipeline, l.At("sink.webhook.timeout")
 	if p.Lease < s.Timeout {
+		then := "another process sends it again"
+		if p.OnLeaseExpired == "hold" {
+			then = "the key is unknown until a person resolves it"
+		}
 		l.Add(doctor.Warning, config.Repeat, l.At("lease"),
 			fmt.Sprintf("%s, but one request may take %s", schema.Duration(p.Lease), schema.Duration(s.Timeout)),
-			"a process that hangs, or cannot reach the store, loses the key during its request, and another process sends it again",
+			"a process that hangs, or cannot reach the store, loses the key during its request, and "+then,
 			fmt.Sprintf("write lease: %s or more, or a shorter timeout", schema.Duration(2*s.Timeout)))
 	}
 	if l.File.Shutdown < s.Timeout {
