@@ -271,7 +271,7 @@ type StatusError struct {
 
 // Error implements error. The text has the start of the answer.
 func (e *StatusError) Error() string {
-	return fmt.Sprintf("webhook %s: answered %d%s", e.target, e.Code, e.excerpt)
+	return e.Public() + e.excerpt
 }
 
 // Public returns the text without the answer, which may have parts of a message.

@@ -372,7 +372,7 @@ func TestErrorsShowNoSecretOfTheAddress(t *testing.T) {
 	target := &httptest.Server{Listener: listener, Config: &http.Server{Handler: refuse}}
 	target.Start()
 	address := strings.Replace(target.URL, "http://", "http://me:canary@", 1) + "/hook?token=canary&x=canary"
-	for _, want := range []string{"/hook?[hidden]: answered 418", "/hook?[hidden]: dial tcp"} {
+	for _, want := range []string{"/hook?[hidden] answered 418 I'm a teapot", "/hook?[hidden]: dial tcp"} {
 		err := deliver(t.Context(), newSink(t, Options{URL: address}), item("1", "x"))
 		if err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v", err)

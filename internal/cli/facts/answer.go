@@ -58,6 +58,15 @@ type Parked struct {
 	By string `json:"-"`
 }
 
+// Since says when the message was parked.
+func (m *Parked) Since() string {
+	at, err := time.Parse(time.RFC3339Nano, m.Time)
+	if err != nil {
+		return m.Time
+	}
+	return term.DisplayTime(at)
+}
+
 // Why says why the message is parked, and whether it is redriven.
 func (m *Parked) Why() string {
 	said := m.Reason
@@ -249,7 +258,7 @@ func (a *Answer) write(text *strings.Builder, redact func(string) string) error 
 		if m.By != a.Pipeline {
 			by = " by " + m.By
 		}
-		fact("parked", fmt.Sprintf("%s%s, since %s, after %s: %s", m.ID, by, m.Time, term.Plural(m.Attempts, "attempt"), m.Why()))
+		fact("parked", fmt.Sprintf("%s%s, since %s, after %s: %s", m.ID, by, m.Since(), term.Plural(m.Attempts, "attempt"), m.Why()))
 	}
 	if len(a.Events) > 0 {
 		text.WriteString("\n")

@@ -281,6 +281,8 @@ func happened(e *admin.JournalEntry) string {
 		said = "dropped as a duplicate"
 	case pipeline.EventFiltered.String():
 		said = "new, and filtered out"
+	case semel.InFlight.String():
+		said = "another delivery held the key"
 	}
 	if e.Source != "" {
 		said += fmt.Sprintf(", %s %d/%d", e.Source, e.Partition, e.Offset)

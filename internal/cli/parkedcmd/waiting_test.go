@@ -61,5 +61,5 @@ func TestRetrySaysWhyItWaits(t *testing.T) {
 
 	status.Store(http.StatusServiceUnavailable)
 	got = programtest.Run(t, "", "parked", "retry", "--key", "m2", "--wait", "2s", "--config", file)
-	got.Check(t, term.ExitFailed, "waiting: the sink of hooks does not work: "+"webhook "+server.URL, "answered 503: of m1: is the service up?; next attempt in ")
+	got.Check(t, term.ExitFailed, "waiting: the sink of hooks does not work: "+"webhook "+server.URL, "answered 503 Service Unavailable: of m1: is the service up?; next attempt in ")
 }

@@ -222,7 +222,7 @@ func TestWhySaysWhyAMessageWasDroppedOrPassed(t *testing.T) {
 		t.Errorf("a store alone: %+v", got)
 	}
 	got = ask("order-9")
-	got.has(t, "state        absent\nparked       two, since ", "after 8 attempts: attempts\n", "\nto process the parked message two again:\n  semel parked retry two ")
+	got.has(t, "state        absent\nparked       two, since 20", " UTC, after 8 attempts: attempts\n", "\nto process the parked message two again:\n  semel parked retry two ")
 	if strings.Contains(got.stdout, "nothing is known") {
 		t.Errorf("%+v", got)
 	}

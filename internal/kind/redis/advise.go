@@ -62,7 +62,8 @@ func (s *Store) Advise(f *config.File, p *config.Pipeline, path string, err erro
 		said.Cause, said.Remedy = "the server at "+at+" closed the connection", "does it expect TLS? Then write "+write+". Otherwise: is it up, or going down?"
 	case secure && errors.Is(err, context.DeadlineExceeded) && !strings.Contains(text, "i/o timeout"): // a server without TLS reads the handshake and waits for a line end
 		said.Cause, said.Remedy = "the server at "+at+" does not answer with TLS", "does it speak TLS at this port? If not, "+plain+". Otherwise: is it up, and the right kind of server?"
-	case errors.Is(err, context.DeadlineExceeded) && !errors.As(err, new(*net.OpError)): // advice.For has the address of an OpError
+	case errors.Is(err, context.DeadlineExceeded) && !errors.As(err, new(*net.OpError)), // diagnose.Network has the address of an OpError
+		strings.HasPrefix(text, "no answer within "): // the client's own limit, of a server that takes connections and answers nothing
 		said.Cause, said.Remedy = "no Redis server answers at "+at, "is the server up, can this machine reach it, and is it the right kind of server?"
 	default:
 		return nil

@@ -1,6 +1,7 @@
 package redis_test
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/redis"
 	"github.com/semel-dev/semel/internal/schema"
@@ -47,6 +49,11 @@ func TestAServerThatIsDownHasTheRemedyOfItsLastError(t *testing.T) {
 	silent := &redisstore.SilentError{Since: time.Unix(0, 0), Last: &net.OpError{Op: "dial", Addr: address, Err: syscall.ECONNREFUSED}}
 	const want = "no answer since 1970-01-01T00:00:00Z: no server listens at 127.0.0.1:6379: connection refused: is the server up, and the port right?"
 	if said := store.Advise(nil, nil, "stores.s.redis", silent); said == nil || said.Error() != want || said.ForAll() == nil {
+		t.Errorf("%v", said)
+	}
+	silent.Last = fmt.Errorf("no answer within 3s: %w", semel.ErrOutcomeUnknown) // the server is frozen
+	const frozen = "no answer since 1970-01-01T00:00:00Z: no Redis server answers at 127.0.0.1:6379: is the server up, can this machine reach it, and is it the right kind of server?"
+	if said := store.Advise(nil, nil, "stores.s.redis", fmt.Errorf("redisstore: ready: %w", silent)); said == nil || said.Error() != frozen || said.ForAll() == nil {
 		t.Errorf("%v", said)
 	}
 	if said := store.Advise(nil, nil, "stores.s.redis", &redisstore.SilentError{Last: io.ErrShortWrite}); said != nil {

@@ -233,10 +233,10 @@ func TestErrorsHaveACauseAndARemedy(t *testing.T) {
 		{&broker.PrivateAddressError{Address: netip.MustParseAddr("10.0.0.1")}, "10.0.0.1 is not a public address: correct p.sink.url, or set p.sink.allow_private"},
 		{&net.DNSError{Name: "none.example", IsNotFound: true}, "no such host: none.example: check the name in p.sink.url"},
 		{&net.DNSError{Name: "none.example", IsTimeout: true}, ""},
-		{&broker.StatusError{Code: 401}, "webhook : answered 401: correct the credentials in p.sink.headers"},
-		{pipeline.Unavailable(&broker.StatusError{Code: 503}, 0), "webhook : answered 503: is the service up?"},
-		{&broker.StatusError{Code: 429}, "webhook : answered 429: the service takes fewer requests: lower parallel"},
-		{&broker.StatusError{Code: 500}, "webhook : answered 500: look into the log of the service"},
+		{&broker.StatusError{Code: 401}, "webhook  answered 401 Unauthorized: correct the credentials in p.sink.headers"},
+		{pipeline.Unavailable(&broker.StatusError{Code: 503}, 0), "webhook  answered 503 Service Unavailable: is the service up?"},
+		{&broker.StatusError{Code: 429}, "webhook  answered 429 Too Many Requests: the service takes fewer requests: lower parallel"},
+		{&broker.StatusError{Code: 500}, "webhook  answered 500 Internal Server Error: look into the log of the service"},
 	} {
 		got := ""
 		if said := sink.Advise(nil, nil, "p.sink", c.err); said != nil {
