@@ -417,6 +417,9 @@ func TestUnknownKeysAndTheirMessagesAreSettledInOrder(t *testing.T) {
 	messages = append(append(messages, ids...), ids[:4]...)
 	s.park(pipeline.ReasonUnknown, messages...)
 	list := s.get("/unknown")
+	if overview := s.get("/"); strings.Contains(overview, "unknown keys</dt>") { // of a pipeline: the store has those of all
+		t.Errorf("a pipeline has the count of the whole store: %s", overview)
+	}
 	picks := values(list, "pick")
 	if len(picks) != 8 {
 		t.Fatalf("%d keys: %s", len(picks), list)

@@ -174,6 +174,7 @@ func (p *Page) functions(names map[string]string) map[string]func(args []any) an
 		"text":   func(a []any) any { return term.DisplayText(p.App.Redact(fmt.Sprint(a[0]))) },
 		"line":   func(a []any) any { return visible(p.App.Redact(fmt.Sprint(a[0]))) },
 		"why":    func(a []any) any { m := a[0].(facts.Parked); return m.Why() },
+		"since":  func(a []any) any { m := a[0].(facts.Parked); return m.Since() },
 		"query":  func(a []any) any { return url.QueryEscape(fmt.Sprint(a[0])) },
 		"same":   func(a []any) any { return a[0] == a[1] },
 		"len":    func(a []any) any { return reflect.ValueOf(a[0]).Len() },
