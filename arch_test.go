@@ -181,7 +181,7 @@ var packageMap = map[string][]string{
 	"internal/kind/filter":   {"internal/kind/redis"},
 	"internal/kind/kafka":    {"internal/bearer"},
 	"internal/kind/postgres": {"internal/pglock"},
-	"internal/kind/outside":  {"connector"},
+	"internal/kind/outside":  {"connector", "internal/auditlog", "vfs"},
 	"internal/kind/kindtest": {"internal/explain", "internal/kind"},
 	"internal/measure":       {".", "internal/eventreason", "pipeline"},
 	"observe":                {".", "internal/eventreason", "pipeline", "internal/diagnose", "internal/invalid"},
