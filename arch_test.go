@@ -238,7 +238,7 @@ var packageMap = map[string][]string{
 	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},
 	"internal/cli/dedupcmd": {".", "internal/cli/term", "internal/dedup", "internal/diagnose", "internal/schema", "key", "stream", "github.com/spf13/cobra"},
 	"internal/cli/keyrecord": {
-		".", "httpidem", "internal/cli/term", "internal/config", "internal/jsonid", "internal/schema", "key",
+		".", "httpidem", "internal/cli/term", "internal/config", "internal/jsonid", "internal/schema", "pipeline", "key",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/facts": {

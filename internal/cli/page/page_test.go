@@ -426,6 +426,11 @@ func TestUnknownKeysAndTheirMessagesAreSettledInOrder(t *testing.T) {
 	}
 	has(t, s.get("/parked"), "12 messages of this list: the key is unknown")
 	has(t, s.post("/preview", url.Values{"all": {"1"}, "do": {"retry"}}), "<strong>0</strong> of 12 chosen", "settle the key with semel keys resolve")
+	skip := s.post("/preview", url.Values{"all": {"1"}, "do": {"skip"}})
+	has(t, skip, "<strong>12</strong> of 12 chosen", "it is removed, but its key is unknown: its effect may have happened")
+	if strings.Contains(skip, "without an effect") || strings.Contains(skip, "have no effect") {
+		t.Error(skip)
+	}
 	preview := s.post("/preview-keys", url.Values{"pick": picks[:5], "do": {"done"}})
 	has(t, preview, "<strong>5</strong> of 5 chosen")
 	outcome := s.post("/resolve", url.Values{"picks": {value(t, preview, "picks")}, "do": {"done"}, "reason": {"all are in the list"}})
