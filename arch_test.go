@@ -120,7 +120,7 @@ var packageMap = map[string][]string{
 		".", "pipeline", "broker/header", "internal/inbox", "internal/invalid", "internal/retry", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/sqs",
 		"github.com/aws/aws-sdk-go-v2/service/sqs/types", "github.com/aws/smithy-go", "github.com/aws/smithy-go/transport/http",
 	},
-	"broker/brokertest":       {".", "key", "pipeline", "store/memstore", "internal/retry"},
+	"broker/brokertest":       {".", "broker/header", "key", "pipeline", "store/memstore", "internal/retry"},
 	"broker/webhook":          {".", "pipeline", "internal/invalid", "internal/structured"},
 	"broker/httpsrc":          {"doctor", ".", "key", "pipeline", "broker/httpsrc/provider", "internal/coding", "internal/diagnose", "internal/invalid", "internal/jsontext", "internal/structured", "github.com/klauspost/compress/zstd"},
 	"broker/httpsrc/provider": {"internal/invalid", "internal/jsontext"},
