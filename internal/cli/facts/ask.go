@@ -212,6 +212,9 @@ func (q *Question) records(ctx context.Context, f *open.StoreFlags, at *Place, k
 				}
 			}
 			err = q.journal(ctx, store, at, keys)
+			if of, ok := semel.As[auditTail](store); ok {
+				q.changedByHand(ctx, of, "store "+at.Store, keys)
+			}
 		}
 		if err == nil && len(found) == 0 {
 			likely := []string{keyrecord.DefaultScope}
@@ -354,6 +357,7 @@ func (q *Question) findParked(ctx context.Context, p *config.Pipeline, keys []se
 			return err
 		}
 		defer func() { failed = errors.Join(failed, letters.Close()) }()
+		q.ParkedByHand(ctx, letters, p)
 		list = func(ctx context.Context, p *config.Pipeline, fn func(*pipeline.Parked) bool) error {
 			return letters.List(ctx, p.Name, fn)
 		}

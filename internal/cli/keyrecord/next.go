@@ -58,8 +58,8 @@ func NextDelivery(r *semel.Record, p *config.Pipeline, now time.Time) string {
 // unknownNext says what happens to the next delivery of an unknown key.
 func unknownNext(p *config.Pipeline) string {
 	switch {
-	case p == nil: // of a proxy, a server or a program
-		return "it is refused, and a request gets 409 (outcome unknown)"
+	case p == nil: // of a proxy or a program, or of a pipeline whose key is named by its digest
+		return "it is not processed (a pipeline parks it, a request gets 409)"
 	case p.OnFailure.Then == pipeline.Stop:
 		return "the pipeline stops at it"
 	}

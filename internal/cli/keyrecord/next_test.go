@@ -20,7 +20,7 @@ func TestTheNextDeliveryFollowsFromThePipeline(t *testing.T) {
 		p     *config.Pipeline
 		want  string
 	}{
-		{semel.Unknown, nil, "it is refused, and a request gets 409 (outcome unknown): its effect may have happened"},
+		{semel.Unknown, nil, "it is not processed (a pipeline parks it, a request gets 409): its effect may have happened"},
 		{semel.Unknown, &config.Pipeline{OnFailure: pipeline.Failure{Then: pipeline.Stop}}, "the pipeline stops at it: its effect may have happened"},
 		{semel.Unknown, &config.Pipeline{OnFailure: pipeline.Failure{Then: pipeline.Drop}}, "it is parked: its effect may have happened"},
 		{semel.Absent, &config.Pipeline{OnLate: "drop", Window: week}, "it is processed, unless it is late, which means that its own time is older than the window of 7d (on_late: drop): the store"},

@@ -202,7 +202,7 @@ func TestAKeyOfAProxyIsFoundWithoutItsCaller(t *testing.T) {
 	s.claims(semel.Unknown, key.ID)
 	for _, id := range []string{"pay-1", key.ID} {
 		page := s.post("/key", url.Values{"id": {id}})
-		has(t, page, "<dt>state</dt><dd>unknown</dd>", "it is refused, and a request gets 409 (outcome unknown)")
+		has(t, page, "<dt>state</dt><dd>unknown</dd>", "it is not processed (a pipeline parks it, a request gets 409)")
 		if strings.Contains(page, "Nothing is known") || strings.Contains(page, "Find the key in a message") {
 			t.Error(page)
 		}

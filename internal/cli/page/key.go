@@ -202,6 +202,12 @@ func questionOf(v *visit) *facts.Question {
 	q.Status = func(ctx context.Context) *admin.Status { return v.now(ctx) }
 	q.ParkedOf = func(ctx context.Context, p *config.Pipeline, fn func(*pipeline.Parked) bool) error {
 		list, err := parkedOf(v, ctx, p)
+		if err == nil && p.Parked.Path != "" { // a table is in the audit log of its store
+			err = withLetters(v, ctx, p, func(letters pipeline.DeadLetters) error {
+				q.ParkedByHand(ctx, letters, p)
+				return nil
+			})
+		}
 		if err == nil {
 			for _, m := range list.messages {
 				if !v.operates() {

@@ -476,7 +476,7 @@ func TestParkedMessagesAreSkippedAndMarkedDone(t *testing.T) {
 	has(t, s.post("/settle", url.Values{"pick": list[:1], "do": {"skip"}, "reason": {"a test of ours"}}), "1 skipped")
 	has(t, s.post("/settle", url.Values{"pick": list[:1], "do": {"skip"}, "reason": {"a test of ours"}}), "not done", "it is no longer parked")
 	has(t, s.post("/settle", url.Values{"pick": list[1:2], "do": {"done"}, "reason": {"in the list"}}), "1 done")
-	states := map[semel.State]int{}
+	states, seen := map[semel.State]int{}, map[string]bool{}
 	for _, id := range []string{"a", "b", "c"} {
 		states[s.state(id)]++
 	}
@@ -484,6 +484,20 @@ func TestParkedMessagesAreSkippedAndMarkedDone(t *testing.T) {
 		t.Errorf("%d are parked, %v, states %v", n, err, states)
 	}
 	has(t, s.get("/audit"), "a test of ours", "skipped", "in the list", "parked done")
+	skipped, marked := strings.Split(list[0], "\t")[1], strings.Split(list[1], "\t")[1]
+	for _, id := range []string{"a", "b", "c"} {
+		page := s.post("/key", url.Values{"id": {id}})
+		switch {
+		case strings.Contains(page, "skipped of parked message "+skipped+" of orders, by ops: a test of ours"):
+			seen["skipped"] = true
+		case strings.Contains(page, "done of parked message "+marked+" of orders, by ops: in the list"):
+			has(t, page, "parked done, from absent to done")
+			seen["done"] = true
+		}
+	}
+	if len(seen) != 2 {
+		t.Errorf("the history of the keys has %v of what a person did", seen)
+	}
 	for _, form := range []url.Values{{"pick": list[2:], "do": {"skip"}}, {"do": {"skip"}, "reason": {"x"}}, {"pick": list[2:], "do": {"burn"}, "reason": {"x"}}} {
 		if w := s.ask(admin.Operator, "POST", "/settle", form); w.Code != http.StatusUnprocessableEntity {
 			t.Errorf("%v: %d", form, w.Code)
