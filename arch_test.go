@@ -120,7 +120,7 @@ var packageMap = map[string][]string{
 		".", "pipeline", "broker/header", "internal/inbox", "internal/invalid", "internal/retry", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/sqs",
 		"github.com/aws/aws-sdk-go-v2/service/sqs/types", "github.com/aws/smithy-go", "github.com/aws/smithy-go/transport/http",
 	},
-	"broker/brokertest":       {".", "key", "pipeline", "store/memstore", "internal/retry"},
+	"broker/brokertest":       {".", "broker/header", "key", "pipeline", "store/memstore", "internal/retry"},
 	"broker/webhook":          {".", "pipeline", "internal/invalid", "internal/structured"},
 	"broker/httpsrc":          {"doctor", ".", "key", "pipeline", "broker/httpsrc/provider", "internal/coding", "internal/diagnose", "internal/invalid", "internal/jsontext", "internal/structured", "github.com/klauspost/compress/zstd"},
 	"broker/httpsrc/provider": {"internal/invalid", "internal/jsontext"},
@@ -181,7 +181,7 @@ var packageMap = map[string][]string{
 	"internal/kind/filter":   {"internal/kind/redis"},
 	"internal/kind/kafka":    {"internal/bearer"},
 	"internal/kind/postgres": {"internal/pglock"},
-	"internal/kind/outside":  {"connector"},
+	"internal/kind/outside":  {"connector", "internal/auditlog", "vfs"},
 	"internal/kind/kindtest": {"internal/explain", "internal/kind"},
 	"internal/measure":       {".", "internal/eventreason", "pipeline"},
 	"observe":                {".", "internal/eventreason", "pipeline", "internal/diagnose", "internal/invalid"},
@@ -238,7 +238,7 @@ var packageMap = map[string][]string{
 	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},
 	"internal/cli/dedupcmd": {".", "internal/cli/term", "internal/dedup", "internal/diagnose", "internal/schema", "key", "stream", "github.com/spf13/cobra"},
 	"internal/cli/keyrecord": {
-		".", "httpidem", "internal/cli/term", "internal/config", "internal/jsonid", "internal/schema", "key",
+		".", "httpidem", "internal/cli/term", "internal/config", "internal/jsonid", "internal/schema", "pipeline", "key",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/facts": {

@@ -31,7 +31,7 @@ type Kinds struct {
 // Kind is what all kinds have.
 type Kind interface {
 	// Kind returns the word for the kind in a configuration, as in source: { WORD: { … } }. It
-	// has lower-case letters, digits and _.
+	// has letters, digits, - and _.
 	Kind() string
 	// Fields describes the kind in a sentence, and declares its fields, bound to this value.
 	Fields() (doc string, fields []Field)
@@ -61,7 +61,13 @@ type Store interface {
 	// About describes the store, for semel explain. The value is filled.
 	About() StoreAbout
 	// Open opens the store. It blocks until its server has answered or ctx ends. A store that is
-	// an io.Closer is closed at the end.
+	// an io.Closer is closed at the end. semel dry-run opens the store too, and asks it with
+	// semel.Inspector alone.
+	//
+	// Keys of a store that is a semel.Resolver and a semel.Inspector can be settled by hand. The
+	// audit log of that is the file semel-audit-NAME.jsonl beside the configuration, unless the
+	// store has a method Audit(ctx context.Context, line []byte) error, which returns when the
+	// line is as durable as a key.
 	Open(ctx context.Context, env *Env) (semel.Store, error)
 }
 
@@ -88,7 +94,7 @@ type SourceAbout struct {
 	Unacknowledged string
 	// Behind says what is blocked while a message waits, as in "no entry behind it is
 	// acknowledged". It is empty if the source can take messages back. TakesBack then says how,
-	// with one %s for the time.
+	// with one %s for the time until the message comes again.
 	Behind, TakesBack string
 	// NoPositions says why its messages have no positions, as in "a queue has no positions". A key
 	// can then not be made of one. It is empty if they have.
@@ -170,7 +176,7 @@ type Advisor interface {
 
 // Sampler is a kind of source that can be read without taking a message, for semel dry-run. Sample
 // passes messages from the beginning to fn until that returns false, none is left, or ctx ends,
-// which is no error.
+// which is no error. Each message has the Origin that the opened source gives it.
 type Sampler interface {
 	Sample(ctx context.Context, fn func(*semel.Message) bool) error
 }

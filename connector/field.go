@@ -7,26 +7,29 @@ import (
 
 // Field is a field of a kind. Parser, error messages, JSON Schema and completion follow from it.
 type Field struct {
-	// Name is the name in a configuration, in lower-case letters, digits and _.
+	// Name is the name in a configuration, in letters, digits, - and _. No other field has it.
 	Name string
 	// Value is a pointer to where the value goes, and says what can be written:
 	//
 	//   - *string, *[]string: a text, or a list of texts
-	//   - *Path: a file or directory. One that is relative is that to the configuration.
+	//   - *Path: a file or directory. One that is written relative to the configuration is
+	//     changed so that it can be opened. The kind creates what is not there.
 	//   - *int: a whole number from Least to Most
 	//   - *Size: a number of bytes, as in 64MiB
 	//   - *time.Duration: a time above 0, as in 1m30s or 7d
 	//   - *bool: true or false
-	//   - *Secret: a secret, which a file names by a reference, as in ${env:NAME} or ${file:PATH}
+	//   - *Secret: a secret, which a file names by a reference, as in ${env:NAME} or ${file:PATH}.
+	//     One that is written out is read too, and semel lint warns of it.
 	Value any
 	// Doc is one or two sentences about the field.
 	Doc string
 	// Words are the only values of a *string. Defaults to nil: any.
 	Words []string
-	// Least and Most are the limits of an *int.
+	// Least and Most are the limits of an *int. It must have them.
 	Least, Most int64
-	// Required means that the field must be there. Otherwise Default is the value of an absent
-	// one, as a user would write it. Absent says instead what it means if Value then stays as it is.
+	// Set one of the three at most. Required means that the field must be there. Default is the
+	// value of an absent one, as a user would write it. Without these two, Value stays as it is if
+	// the field is absent, and Absent says what that means.
 	Required        bool
 	Default, Absent string
 }

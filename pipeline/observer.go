@@ -116,7 +116,7 @@ type Event struct {
 	// Item is the message of an EventParked, EventDropped, EventRetried, EventStalled
 	// or EventDiffering. It is only valid during the call.
 	Item *Item
-	// Items are the messages of an EventDecided of a [Runner], unless they are fresh, and
-	// of an EventFiltered. They are only valid during the call.
+	// Items are the messages of an EventDecided of a [Runner], unless they are fresh, and of an
+	// EventFiltered or EventDiffering. They are only valid during the call.
 	Items []*Item
 }

@@ -629,7 +629,7 @@ func (r *Runner) observeContents(items []*Item) {
 			r.contents.Fresh(r.contents.Hash(it.Call.Key), it.Message.Body)
 		case it.Decision == semel.Duplicate && r.contents.Differs(r.contents.Hash(it.Call.Key), it.Message.Body):
 			differing.Count++
-			differing.Item = it
+			differing.Item, differing.Items = it, append(differing.Items, it)
 		}
 	}
 	if differing.Count > 0 {

@@ -2,6 +2,7 @@ package program_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,9 +11,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/connector"
+	"github.com/semel-dev/semel/internal/cli"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/outside"
+	"github.com/semel-dev/semel/store/memstore"
 )
 
 // TestAModuleOutsideAddsKinds builds the example, which is a module of its own, and runs every verb
@@ -93,11 +97,11 @@ func (e *everything) Check() error { return e.wrong }
 func (e *everything) Fields() (string, []connector.Field) {
 	return "A field of each type.", []connector.Field{
 		{Name: "text", Value: &e.text, Doc: "A text.", Required: true},
-		{Name: "secret", Value: &e.secret, Doc: "A secret."},
+		{Name: "secret", Value: &e.secret, Doc: "A secret.", Absent: "none"},
 		{Name: "size", Value: &e.size, Doc: "A size.", Default: "1KiB"},
-		{Name: "texts", Value: &e.texts, Doc: "Some texts."},
-		{Name: "path", Value: &e.path, Doc: "A path."},
-		{Name: "yes", Value: &e.yes, Doc: "Yes or no."},
+		{Name: "texts", Value: &e.texts, Doc: "Some texts.", Absent: "none"},
+		{Name: "path", Value: &e.path, Doc: "A path.", Absent: "none"},
+		{Name: "yes", Value: &e.yes, Doc: "Yes or no.", Absent: "none"},
 		{Name: "word", Value: &e.word, Doc: "A word.", Words: []string{"one", "two"}},
 		{Name: "number", Value: &e.number, Doc: "A number.", Least: 1, Most: 9, Absent: "none"},
 	}
@@ -147,7 +151,7 @@ type named struct {
 
 func (n *named) Kind() string { return n.name }
 func (n *named) Fields() (string, []connector.Field) {
-	return "A kind.", []connector.Field{{Name: "field", Value: n.value, Doc: "A field."}}
+	return "A kind.", []connector.Field{{Name: "field", Value: n.value, Doc: "A field.", Absent: "none"}}
 }
 
 func TestKindsThatAreDeclaredWrongPanic(t *testing.T) {
@@ -163,5 +167,115 @@ func TestKindsThatAreDeclaredWrongPanic(t *testing.T) {
 			}()
 			outside.Add(kind.All(), connector.Kinds{Stores: []func() connector.Store{func() connector.Store { return &n }}})
 		}()
+	}
+}
+
+// declared is a kind with fields of a test.
+type declared struct {
+	everything
+	fields []connector.Field
+}
+
+func (d *declared) Kind() string                        { return "declared" }
+func (d *declared) Fields() (string, []connector.Field) { return "A kind.", d.fields }
+
+func TestFieldsThatAreDeclaredWrongPanic(t *testing.T) {
+	t.Parallel()
+	field := func(value any, change func(*connector.Field)) connector.Field {
+		f := connector.Field{Name: "field", Value: value, Doc: "A field.", Absent: "none"}
+		change(&f)
+		return f
+	}
+	right := field(new(string), func(*connector.Field) {})
+	for want, fields := range map[string][]connector.Field{
+		"<nil>":                 {right},
+		"is declared twice":     {right, right},
+		"with other characters": {field(new(string), func(f *connector.Field) { f.Name = "a b" })},
+		"more than one of Required, Default and Absent":   {field(new(string), func(f *connector.Field) { f.Required, f.Default, f.Absent = true, "a", "" })},
+		"numbers from 0 to 0: set Least and Most":         {field(new(int), func(*connector.Field) {})},
+		"only a *string has them":                         {field(new(bool), func(f *connector.Field) { f.Words = []string{"yes"} })},
+		`has the default "x", which is none of its Words`: {field(new(string), func(f *connector.Field) { f.Words, f.Default, f.Absent = []string{"y"}, "x", "" })},
+	} {
+		func() {
+			defer func() {
+				if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			}()
+			outside.Add(kind.All(), connector.Kinds{Stores: []func() connector.Store{func() connector.Store { return &declared{fields: fields} }}})
+		}()
+	}
+}
+
+// lasting is a kind of store in memory that lasts as long as the test.
+type lasting struct {
+	everything
+	of semel.Store
+}
+
+func (*lasting) Kind() string                                                { return "lasting" }
+func (*lasting) Fields() (string, []connector.Field)                         { return "A kind.", nil }
+func (l *lasting) Open(context.Context, *connector.Env) (semel.Store, error) { return l.of, nil }
+
+// unclosed is a store that no verb closes.
+type unclosed struct{ semel.Store }
+
+// Unwrap is for semel.As.
+func (u unclosed) Unwrap() semel.Store { return u.Store }
+
+// ownLog is a store with an audit log of its own.
+type ownLog struct{ unclosed }
+
+func (ownLog) Audit(context.Context, []byte) error { return nil }
+
+// TestKeysOfAnOwnKindAreSettledAndTold settles a key by hand, with its audit log in a file, and
+// looks for the place where the message of another came from.
+func TestKeysOfAnOwnKindAreSettledAndTold(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	conf, file := filepath.Join(dir, "semel.yaml"), filepath.Join(dir, "semel-audit-k.jsonl")
+	const text = `
+stores: { k: { lasting: {} } }
+pipelines: { p: { source: { file: { paths: [in] } }, sink: { stdout: {} }, store: k, key: { id: .id }, window: 1h } }
+`
+	if err := errors.Join(os.WriteFile(conf, []byte(text), 0o600), os.WriteFile(filepath.Join(dir, "in"), []byte("{\"id\":\"1\"}\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	memory, err := memstore.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := unclosed{memory}
+	run := func(of semel.Store, args ...string) (int, string) {
+		var output bytes.Buffer
+		kinds := kind.All()
+		outside.Add(kinds, connector.Kinds{Stores: []func() connector.Store{func() connector.Store { return &lasting{of: of} }}})
+		status := cli.Main(t.Context(), kinds, args, strings.NewReader(""), &output, &output, func(string) string { return "" })
+		return status, output.String()
+	}
+	if status, output := run(keys, "run", conf, "--admin", "off"); status != 0 {
+		t.Fatalf("run: %d\n%s", status, output)
+	}
+	if _, output := run(keys, "keys", "show", "1", "--config", conf, "--scope", "p"); !strings.Contains(output, "origin") {
+		t.Errorf("keys show says nothing of the origin:\n%s", output)
+	}
+	status, output := run(keys, "keys", "rm", "1", "--config", conf, "--scope", "p", "--reason", "why not")
+	if log, err := os.ReadFile(file); status != 0 || err != nil || strings.Count(string(log), "why not") == 0 {
+		t.Errorf("keys rm: %d, %v\n%s%s", status, err, output, log)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "in"), []byte("{\"id\":\"1\"}\n{\"id\":\"2\"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if status, output := run(ownLog{keys}, "run", conf, "--admin", "off"); status != 0 {
+		t.Errorf("run again: %d\n%s", status, output)
+	}
+	if status, output := run(ownLog{keys}, "keys", "rm", "2", "--config", conf, "--scope", "p", "--reason", "why not"); status != 0 {
+		t.Errorf("keys rm with a log of its own: %d\n%s", status, output)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a store with an audit log of its own has a file too: %v", err)
 	}
 }

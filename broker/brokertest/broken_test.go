@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/header"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/trytest"
 )
@@ -269,15 +270,16 @@ func TestSuiteRestartsTheServerOncePerRound(t *testing.T) {
 type sinkBug string
 
 const (
-	reportsEarly   sinkBug = "reports what it has not done"
-	doesTwice      sinkBug = "does an effect twice"
-	doesAndFails   sinkBug = "does an effect and reports a failure"
-	mixesOrder     sinkBug = "delivers a batch backwards"
-	doesWhenEnded  sinkBug = "reports success after its context has ended, and does nothing"
-	leavesGoingOn  sinkBug = "leaves goroutines behind"
-	mangles        sinkBug = "changes a body"
-	skipsBehindNot sinkBug = "goes on in a group behind a failure"
-	keepsBytes     sinkBug = "keeps the bytes of a message without copying them"
+	reportsEarly     sinkBug = "reports what it has not done"
+	doesTwice        sinkBug = "does an effect twice"
+	doesAndFails     sinkBug = "does an effect and reports a failure"
+	mixesOrder       sinkBug = "delivers a batch backwards"
+	doesWhenEnded    sinkBug = "reports success after its context has ended, and does nothing"
+	leavesGoingOn    sinkBug = "leaves goroutines behind"
+	mangles          sinkBug = "changes a body"
+	leavesOutHeaders sinkBug = "delivers no headers"
+	skipsBehindNot   sinkBug = "goes on in a group behind a failure"
+	keepsBytes       sinkBug = "keeps the bytes of a message without copying them"
 
 	// These are bugs of netSink.
 	reversesGroups        sinkBug = "delivers a group backwards"
@@ -301,6 +303,7 @@ type faultySink struct {
 	mu      sync.Mutex
 	random  *rand.Rand
 	effects [][]byte
+	outputs []Output
 }
 
 func newFaultySink(b sinkBug) SinkTarget {
@@ -308,6 +311,7 @@ func newFaultySink(b sinkBug) SinkTarget {
 	return SinkTarget{
 		Sink:    func(context.Context) (pipeline.Sink, error) { return s, nil },
 		Effects: func(context.Context) ([][]byte, error) { return slices.Clone(s.effects), nil },
+		Outputs: func(context.Context) ([]Output, error) { return slices.Clone(s.outputs), nil },
 	}
 }
 
@@ -358,6 +362,11 @@ func (s *faultySink) Deliver(ctx context.Context, items []*pipeline.Item) {
 			effect = bytes.Clone(effect)
 		}
 		s.effects = append(s.effects, effect)
+		if s.bug != leavesOutHeaders {
+			s.outputs = append(s.outputs, Output{effect, header.Output(it, "")})
+		} else {
+			s.outputs = append(s.outputs, Output{Body: effect})
+		}
 		it.Result = semel.Result{}
 	}
 }
@@ -368,8 +377,9 @@ func TestSuiteCatchesBrokenSinks(t *testing.T) {
 	for b, name := range map[sinkBug]string{
 		reportsEarly: all, doesTwice: all, doesAndFails: all, leavesGoingOn: all, mangles: all,
 		mixesOrder: order, skipsBehindNot: order,
-		doesWhenEnded: "an ended context is no success",
-		keepsBytes:    "a group is delivered in its order",
+		leavesOutHeaders: "headers of a message and its key arrive",
+		doesWhenEnded:    "an ended context is no success",
+		keepsBytes:       "a group is delivered in its order",
 	} {
 		t.Run(string(b), func(t *testing.T) {
 			h := SinkHarness{New: func(testing.TB) SinkTarget { return newFaultySink(b) }, Messages: 300, Patience: 2 * time.Second}
@@ -422,4 +432,13 @@ func tryCase[E any](t *testing.T, cases []testCase[E], name string, env func(w *
 		t.Errorf("the suite panicked: %q", failures)
 	}
 	return failures
+}
+
+// TestSinkThatDeliversHeadersPasses is the counterpart of the sink that drops them.
+func TestSinkThatDeliversHeadersPasses(t *testing.T) {
+	t.Parallel()
+	h := SinkHarness{New: func(testing.TB) SinkTarget { return newFaultySink("") }, Messages: 300}
+	if failures := tryCase(t, sinkCases(), "headers of a message and its key arrive", func(w *watched) *sinkEnv { return newSinkEnv(w, h) }); len(failures) > 0 {
+		t.Error(failures)
+	}
 }

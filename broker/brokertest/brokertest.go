@@ -160,6 +160,9 @@ type SinkTarget struct {
 	// Effects returns the bodies of what had its effect, in the order of each
 	// partition. It is called when no sink is open, or while Restart may run.
 	Effects func(ctx context.Context) ([][]byte, error)
+	// Outputs returns what had its effect together with its headers. Set it if the target takes
+	// headers, for the ones of header.Output. Defaults to nil: nothing proves that they arrive.
+	Outputs func(ctx context.Context) ([]Output, error)
 	// Refused is a body that the target refuses whatever its state is, such as one that is
 	// too large. Defaults to nil: it takes every body.
 	Refused []byte
@@ -169,6 +172,12 @@ type SinkTarget struct {
 	Server    string
 	SinkAt    func(ctx context.Context, address string) (pipeline.Sink, error)
 	SessionAt func(ctx context.Context, address string) (pipeline.Session, error)
+}
+
+// Output is an effect at a target.
+type Output struct {
+	Body    []byte
+	Headers []semel.Header
 }
 
 // testCase is one check of a suite.

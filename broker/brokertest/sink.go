@@ -211,6 +211,7 @@ func sinkCases() []testCase[*sinkEnv] {
 		{"pipelines stop in the middle and restart", (*sinkEnv).beginsAgain},
 		{"an ended context is no success", (*sinkEnv).endedContext},
 		{"a group is delivered in its order", (*sinkEnv).ordersGroups},
+		{"headers of a message and its key arrive", (*sinkEnv).passesHeaders},
 		{"a message that the target refuses is permanent, and holds up its group alone", (*sinkEnv).refused},
 		{"a target that cannot be reached is unavailable", (*sinkEnv).unreachable},
 		{"after a lost answer the outcome is unknown", (*sinkEnv).losesAnswer},

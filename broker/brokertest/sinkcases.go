@@ -1,12 +1,14 @@
 package brokertest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/header"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -75,6 +77,49 @@ func (e *sinkEnv) inOrder() {
 			e.Errorf("partition %d is out of order: %d behind %d", m.Partition, m.Place, before)
 		}
 		last[m.Partition] = m.Place
+	}
+}
+
+// passesHeaders looks for the headers of a message and for its key at the target.
+func (e *sinkEnv) passesHeaders() {
+	if e.target.Outputs == nil {
+		e.Log("the harness has no Outputs: nothing looks at headers")
+		return
+	}
+	ctx, cancel := e.context()
+	defer cancel()
+	m, sent := e.fresh("headers"), semel.Header{Name: "suite-text", Value: []byte("a: b, c")}
+	d := e.direct("")
+	const tries = 10
+	for n := 1; ; n++ {
+		it := &pipeline.Item{Partition: d.partition, Group: 1, Decision: semel.Fresh, Attempt: 1}
+		it.Message.Body, it.Message.Headers = slices.Clone(m.Body), []semel.Header{sent}
+		it.Message.Origin = semel.Origin{Source: "queue", Identity: "direct", Partition: int32(m.Partition), Offset: int64(m.Place)}
+		it.Call.Key = semel.Key{Scope: "ledger", ID: m.ID}
+		d.process(ctx, []*pipeline.Item{it})
+		if it.Err == nil {
+			break
+		}
+		d.abandon(ctx, []*pipeline.Item{it})
+		if n == tries {
+			e.Fatalf("a message with a header is not delivered after %d tries: %v", tries, it.Err)
+		}
+	}
+	d.close()
+	outputs, err := e.target.Outputs(ctx)
+	if err != nil {
+		e.Fatalf("ask the target for its outputs: %v", err)
+	}
+	at := slices.IndexFunc(outputs, func(o Output) bool { return bytes.Equal(o.Body, m.Body) })
+	if at < 0 {
+		e.Fatalf("the effect of %s was reported, and Outputs has not got it", m.ID)
+	}
+	got := semel.Message{Headers: outputs[at].Headers}
+	if value, _ := got.Header(sent.Name); !bytes.Equal(value, sent.Value) {
+		e.Errorf("a message had the header %s: %q, and its effect has %q: deliver those of header.Output", sent.Name, sent.Value, value)
+	}
+	if id, ok := header.KeyOf(&got); !ok || id != m.ID {
+		e.Errorf("the effect of key %s has headers that name the key %q: deliver those of header.Output", m.ID, id)
 	}
 }
 

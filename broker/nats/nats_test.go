@@ -11,6 +11,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/brokertest"
 	"github.com/semel-dev/semel/broker/nats"
 	"github.com/semel-dev/semel/pipeline"
@@ -130,13 +131,23 @@ func TestSinkPassesTheSuite(t *testing.T) {
 			SinkAt:  func(ctx context.Context, address string) (pipeline.Sink, error) { return open(ctx, "nats://"+address) },
 			Refused: make([]byte, 2<<20), // a server takes 1 MiB
 			Effects: func(ctx context.Context) ([][]byte, error) { return bodies(ctx, s) },
+			Outputs: func(ctx context.Context) ([]brokertest.Output, error) { return outputs(ctx, s) },
 			Restart: restart(server),
 		}
 	}})
 }
 
-// bodies returns what a stream has stored.
+// bodies returns the bodies that a stream has stored.
 func bodies(ctx context.Context, s jetstream.Stream) (list [][]byte, err error) {
+	stored, err := outputs(ctx, s)
+	for _, o := range stored {
+		list = append(list, o.Body)
+	}
+	return list, err
+}
+
+// outputs returns what a stream has stored.
+func outputs(ctx context.Context, s jetstream.Stream) (list []brokertest.Output, err error) {
 	info, err := s.Info(ctx)
 	if err != nil {
 		return nil, err
@@ -149,7 +160,13 @@ func bodies(ctx context.Context, s jetstream.Stream) (list [][]byte, err error) 
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, msg.Data)
+		o := brokertest.Output{Body: msg.Data}
+		for name, values := range msg.Header {
+			for _, value := range values {
+				o.Headers = append(o.Headers, semel.Header{Name: name, Value: []byte(value)})
+			}
+		}
+		list = append(list, o)
 	}
 	return list, nil
 }

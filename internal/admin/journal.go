@@ -229,7 +229,7 @@ func (j journaled) ObservePipeline(e pipeline.Event) {
 		for _, it := range e.Items {
 			j.addItem(entry, it, e.Decision == semel.InFlight)
 		}
-	case pipeline.EventFiltered:
+	case pipeline.EventFiltered, pipeline.EventDiffering:
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		entry := j.entry(j.pipeline, e.Kind.String(), "")

@@ -102,10 +102,10 @@ func TestAPipelineThatIsBehindSaysForHowLongAndWhy(t *testing.T) {
 		left  float64 // in seconds
 	}{
 		"a slow sink":             {lag: lag(2906, -1), store: 3 * time.Millisecond, sink: pacedSink{takes: 244 * time.Millisecond, batch: 1}, want: admin.LimitSink, left: 363},
-		"a slow store":            {lag: lag(1000, -1), store: 100 * time.Millisecond, sink: pacedSink{takes: 2 * time.Millisecond, batch: 10}, want: admin.LimitStore, left: 10},
-		"both are slow":           {lag: lag(1000, -1), store: 50 * time.Millisecond, sink: pacedSink{takes: 100 * time.Millisecond, batch: 10}, want: admin.LimitSink, left: 10},
+		"a slow store":            {lag: lag(2000, -1), store: 100 * time.Millisecond, sink: pacedSink{takes: 2 * time.Millisecond, batch: 10}, want: admin.LimitStore, left: 20},
+		"both are slow":           {lag: lag(2000, -1), store: 50 * time.Millisecond, sink: pacedSink{takes: 100 * time.Millisecond, batch: 10}, want: admin.LimitSink, left: 20},
 		"a source that trickles":  {lag: lag(1000, -1), store: time.Millisecond, sink: pacedSink{takes: time.Millisecond, batch: 1}, every: 500 * time.Millisecond, want: admin.LimitSource, left: 500},
-		"no store":                {lag: lag(2000, -1), store: -1, sink: pacedSink{takes: 100 * time.Millisecond, batch: 10}, want: admin.LimitWorkers, left: 10},
+		"no store":                {lag: lag(4000, -1), store: -1, sink: pacedSink{takes: 100 * time.Millisecond, batch: 10}, want: admin.LimitWorkers, left: 20},
 		"a file":                  {lag: lag(pipeline.UnknownLag, 80_000), store: 3 * time.Millisecond, sink: pacedSink{takes: 244 * time.Millisecond, batch: 1}, want: admin.LimitSink, left: 100},
 		"all messages are parked": {lag: lag(1000, -1), store: time.Millisecond, sink: pacedSink{takes: time.Millisecond, parks: 100 * time.Millisecond, batch: 1}, want: admin.LimitParking, left: 51},
 		"messages of one group":   {lag: lag(1000, -1), store: time.Millisecond, sink: pacedSink{takes: 98 * time.Millisecond, batch: 1}, group: "a", want: "", left: 100},
@@ -139,11 +139,12 @@ func TestAPipelineThatIsBehindSaysForHowLongAndWhy(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				go func() { ended <- runner.Run(ctx) }()
+				time.Sleep(250 * time.Millisecond) // between two messages
 				for range 21 {
 					s.counters.sample()
 					time.Sleep(time.Second)
 				}
-				got := s.counters.status(workers, runner.Progress().Ahead > 0).Pace
+				got := s.counters.status(workers, runner.Progress().Ahead > workers).Pace
 				cancel()
 				if err := <-ended; err != nil {
 					t.Error(err)

@@ -352,7 +352,7 @@ func (s *state) status() admin.PipelineStatus {
 	if opened {
 		workers, at = of.Workers(), of.Progress()
 	}
-	now := s.counters.status(workers, at.Ahead > 0)
+	now := s.counters.status(workers, at.Ahead > workers) // fewer may have come just now
 	now.Name = s.name
 	if now.Pace != nil && opened {
 		now.Pace.MoreProcesses = of.file.Shareable(of.spec)

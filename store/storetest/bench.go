@@ -14,8 +14,8 @@ import (
 
 // RunBenchmarks measures how many keys a second a store handles, so that you can compare it
 // with the stores of Semel, which run the same benchmarks. Each benchmark has calls with one
-// key, calls with many keys, and concurrent calls with one key. Harness.Time does not count:
-// now is the time of the machine.
+// key, calls with many keys, and concurrent calls with one key, of the store alone and through
+// semel.Join, as a Guard makes them. Harness.Time does not count: now is the time of the machine.
 func RunBenchmarks(b *testing.B, h Harness) {
 	b.Helper()
 	for _, work := range []struct {
@@ -39,21 +39,30 @@ func RunBenchmarks(b *testing.B, h Harness) {
 					reportKeys(b)
 				})
 			}
-			b.Run("concurrent calls", func(b *testing.B) {
-				s := openBenchStore(b, h)
-				s.prepare(b, work.name == "duplicate")
-				var next atomic.Int64
-				b.SetParallelism(8)
-				b.RunParallel(func(pb *testing.PB) {
-					for pb.Next() {
-						if err := work.do(s, int(next.Add(1)), 1); err != nil {
-							b.Error(err)
-							return
-						}
+			for _, joined := range []bool{false, true} {
+				name := "concurrent calls"
+				if joined {
+					name += " joined"
+				}
+				b.Run(name, func(b *testing.B) {
+					s := openBenchStore(b, h)
+					if joined {
+						s.Store = semel.Join(s.Store, 0)
 					}
+					s.prepare(b, work.name == "duplicate")
+					var next atomic.Int64
+					b.SetParallelism(8)
+					b.RunParallel(func(pb *testing.PB) {
+						for pb.Next() {
+							if err := work.do(s, int(next.Add(1)), 1); err != nil {
+								b.Error(err)
+								return
+							}
+						}
+					})
+					reportKeys(b)
 				})
-				reportKeys(b)
-			})
+			}
 		})
 	}
 }

@@ -37,6 +37,7 @@ func brokenCases() map[bug]struct {
 		forgetsTooLate:          {volatile, "a key is remembered for its window and forgotten a tick later"},
 		dropsEmptyResult:        {volatile, "results are replayed byte for byte"},
 		mixesResults:            {volatile, "results of different keys do not mix"},
+		lendsResults:            {volatile, "an answer lasts after its call"},
 		concatenates:            {volatile, "scope and id are separate parts of a key"},
 		acceptsEmptyKey:         {volatile, "only keys out of bounds are refused"},
 		ignoresMismatchInFlight: {volatile, "another payload under a known key is a mismatch in every state"},

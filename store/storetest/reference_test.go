@@ -23,6 +23,7 @@ type place struct {
 	mu      sync.Mutex // guards all fields below
 	records map[semel.Key]record
 	rules   map[string]string // of scopes
+	lent    []byte            // with the bug lendsResults, the memory of the last answer
 	last    semel.Token
 	opened  int
 	now     time.Time // the store's time, and the wall clock at the last check

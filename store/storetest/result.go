@@ -11,6 +11,7 @@ var resultCases = []testCase{
 	{"results are replayed byte for byte", resultsAreReplayed},
 	{"results of different keys do not mix", resultsAreApart},
 	{"a store copies the results that it is given", resultIsCopied},
+	{"an answer lasts after its call", answerLasts},
 	{"a result above the limit is refused and the claim stays", resultLimit},
 }
 
@@ -107,6 +108,28 @@ func resultIsCopied(e *env) {
 	e.store.resolving(key2, semel.Result{Kind: semel.Value, Data: data})
 	e.wantResult(key, semel.Result{Kind: semel.Value, Data: data})
 	e.wantResult(key2, semel.Result{Kind: semel.Value, Data: data})
+}
+
+// answerLasts keeps an answer while the store writes. A result that is a part of the store's own
+// memory, such as a page of a file that it maps, changes by then, or is gone.
+func answerLasts(e *env) {
+	key, other := e.key(), e.key()
+	size := min(3000, e.largest())
+	result := semel.Result{Kind: semel.Value, Data: noise(size, 7)}
+	e.done(key, result)
+	e.done(other, semel.Result{Kind: semel.Value, Data: noise(size, 8)})
+	kept := make([]semel.ClaimAnswer, 1)
+	// inner, because the suite's own store keeps copies
+	if err := e.inner.Claim(e.Context(), []semel.ClaimRequest{e.request(key)}, kept); err != nil || kept[0].Decision != semel.Duplicate {
+		e.Fatalf("claim a key that is done: %s, %v", kept[0].Decision, err)
+	}
+	for n := range 100 {
+		e.claim(e.request(other))
+		e.done(e.key(), semel.Result{Kind: semel.Value, Data: noise(size, uint32(n))})
+		if !e.sameResult(kept[0].Result, result) {
+			e.Fatalf("the result in an answer changed after its call, with change %d of other keys: copy the bytes that you hand out", n+1)
+		}
+	}
 }
 
 func resultLimit(e *env) {

@@ -42,6 +42,7 @@ type Answer struct {
 	parked   bool // its pipeline has parked messages of the key
 	trouble  string
 	failed   bool // a place could not be asked
+	filtered bool // the filter of its pipeline made the key done
 }
 
 // Parked is a parked message of the key.
@@ -186,6 +187,10 @@ func (a *Answer) Nothing() bool { return a.weight() <= 0 && len(a.Events)+len(a.
 
 // Failed reports whether a place could not be asked.
 func (a *Answer) Failed() bool { return a.failed }
+
+// Filtered reports whether the key is known to be done because the filter of its pipeline left its
+// message out.
+func (a *Answer) Filtered() bool { return a.filtered }
 
 // Known returns the record, or nil if the place has none that can be seen.
 func (a *Answer) Known() *semel.Record {

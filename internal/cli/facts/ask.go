@@ -39,6 +39,8 @@ type Question struct {
 	ByDigest bool
 	// Caller and Key are the caller and the value of an Idempotency-Key, if IDs are its ids.
 	Caller, Key string
+	// AnyCaller: without a Caller, look for the Idempotency-Key of any caller of the proxy.
+	AnyCaller bool
 	// Searches: look for messages of the key in sources and sinks too. Since, Patience and Most
 	// limit the search: how far back it reads, for how long, and how many messages of each
 	// partition.
@@ -46,12 +48,17 @@ type Question struct {
 	Since, Patience time.Duration
 	Most            int64
 
+	// late are the pipelines that remember a late delivery of the key, and filtered says when one
+	// last filtered a delivery out.
+	late     map[string]bool
+	filtered map[string]time.Time
+
 	findings
 }
 
 // NewQuestion returns a question about no key yet.
 func NewQuestion(a *term.App) *Question {
-	return &Question{App: a, findings: findings{seen: map[Event]bool{}}}
+	return &Question{App: a, late: map[string]bool{}, filtered: map[string]time.Time{}, findings: findings{seen: map[Event]bool{}}}
 }
 
 // Place is one that may have a record of the key.
@@ -170,6 +177,10 @@ func (q *Question) take(at *Place, found []semel.Record, store []string) {
 		r := &found[i]
 		line := keyrecord.NewLine(r)
 		answer.record, answer.Record, answer.Next = *r, &line, keyrecord.NextDelivery(r, at.Pipeline, time.Now())
+		answer.filtered = r.State == semel.Done && at.Pipeline != nil && q.filtered[at.Pipeline.Name].After(r.FirstSeen)
+		if p := at.Pipeline; r.State == semel.Absent && p != nil && q.late[p.Name] && p.OnLate != "run" {
+			answer.Next = keyrecord.LateAgain(p)
+		}
 		if store != nil {
 			answer.commands = keyrecord.Commands(r, store)
 		}
@@ -201,6 +212,9 @@ func (q *Question) records(ctx context.Context, f *open.StoreFlags, at *Place, k
 				}
 			}
 			err = q.journal(ctx, store, at, keys)
+			if of, ok := semel.As[auditTail](store); ok {
+				q.changedByHand(ctx, of, "store "+at.Store, keys)
+			}
 		}
 		if err == nil && len(found) == 0 {
 			likely := []string{keyrecord.DefaultScope}
@@ -224,11 +238,18 @@ func (q *Question) records(ctx context.Context, f *open.StoreFlags, at *Place, k
 	return found, err
 }
 
-// ofUser returns the records of an Idempotency-Key whose caller is a user of HTTP Basic
-// authentication: the caller has a digest of the password, which nobody who asks has.
+// ofUser returns the records of an Idempotency-Key of any caller, or of one who is a user of
+// HTTP Basic authentication: the caller has a digest of the password, which nobody who asks has.
 func (q *Question) ofUser(ctx context.Context, store semel.Store, at *Place) []semel.Record {
 	p := q.Conf.Proxy
-	if q.Caller == "" || p == nil || p.Caller.Kind != "basic" || at.Store != p.Store.Name || at.Scope != p.Scope {
+	switch {
+	case p == nil || at.Store != p.Store.Name || at.Scope != p.Scope:
+		return nil
+	case q.Caller == "" && q.AnyCaller && len(q.IDs) > 0:
+		found, _ := keyrecord.OfCallers(ctx, store, at.Scope, q.IDs[0], func(string) bool { return true })
+		q.Remark("%s: the Idempotency-Key of any caller: %s, of the ids that the store keeps", at, term.Plural(len(found), "key"))
+		return found
+	case q.Caller == "" || p.Caller.Kind != "basic":
 		return nil
 	}
 	found, _ := keyrecord.OfCallers(ctx, store, at.Scope, q.Key, keyrecord.AnyPassword(q.Caller))
@@ -260,6 +281,12 @@ func (q *Question) journal(ctx context.Context, store semel.Store, at *Place, ke
 		}
 	}
 	for _, e := range journal.Entries {
+		switch e.Event {
+		case semel.Late.String():
+			q.late[e.Pipeline] = true
+		case pipeline.EventFiltered.String():
+			q.filtered[e.Pipeline] = e.Time
+		}
 		q.add(e.Time, "process of "+e.Pipeline, happened(&e))
 	}
 	since := "the journal has 200,000 entries and reaches back to "
@@ -283,6 +310,8 @@ func happened(e *admin.JournalEntry) string {
 		said = "new, and filtered out"
 	case semel.InFlight.String():
 		said = "another delivery held the key"
+	case pipeline.EventDiffering.String():
+		said = "a duplicate whose content differs from that of the first message"
 	}
 	if e.Source != "" {
 		said += fmt.Sprintf(", %s %d/%d", e.Source, e.Partition, e.Offset)
@@ -328,6 +357,7 @@ func (q *Question) findParked(ctx context.Context, p *config.Pipeline, keys []se
 			return err
 		}
 		defer func() { failed = errors.Join(failed, letters.Close()) }()
+		q.ParkedByHand(ctx, letters, p)
 		list = func(ctx context.Context, p *config.Pipeline, fn func(*pipeline.Parked) bool) error {
 			return letters.List(ctx, p.Name, fn)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // NextDelivery says what the next delivery of a key gets. This also explains why
@@ -41,11 +42,33 @@ func NextDelivery(r *semel.Record, p *config.Pipeline, now time.Time) string {
 		}
 		return text
 	case semel.Unknown:
-		return "it is parked: its effect may have happened; settle the key with semel keys resolve"
+		return unknownNext(p) + ": its effect may have happened; settle the key with semel keys resolve"
 	}
-	text := "it is processed: the store has no record of the key. It was never claimed under this scope, its claim was released after a failure, or it was forgotten"
+	text := "it is processed"
+	if p != nil && p.OnLate != "" && p.OnLate != "run" {
+		text += fmt.Sprintf(", unless it is late, which means that its own time is older than the window of %s (on_late: %s)", schema.Duration(p.Window), p.OnLate)
+	}
+	text += ": the store has no record of the key. It was never claimed under this scope, its claim was released after a failure or by hand, a person settled it as absent, or it was forgotten"
 	if p != nil {
 		text += " after its window of " + schema.Duration(p.Window)
 	}
 	return text
+}
+
+// unknownNext says what happens to the next delivery of an unknown key.
+func unknownNext(p *config.Pipeline) string {
+	switch {
+	case p == nil: // of a proxy or a program, or of a pipeline whose key is named by its digest
+		return "it is not processed (a pipeline parks it, a request gets 409)"
+	case p.OnFailure.Then == pipeline.Stop:
+		return "the pipeline stops at it"
+	}
+	return "it is parked"
+}
+
+// LateAgain says what the next delivery of a key gets whose last one was late.
+func LateAgain(p *config.Pipeline) string {
+	does := map[string]string{"drop": "dropped", "park": "parked"}[p.OnLate]
+	window := schema.Duration(p.Window)
+	return fmt.Sprintf("it is %s again as late (on_late: %s), because its own time is older than the window of %s. To process it, set on_late: run, or a window that is longer than the age of the message", does, p.OnLate, window)
 }

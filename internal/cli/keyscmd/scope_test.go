@@ -177,7 +177,7 @@ func TestKeysAreFoundByTheirDigest(t *testing.T) {
 				digests = append(digests, digest)
 			}
 			got := programtest.Run(t, "", "why", "--config", file, "--store-name", store, "--digest", digests[0])
-			if got.Status != term.ExitDone || !strings.Contains(got.Stdout, "next time    it is parked") {
+			if got.Status != term.ExitDone || !strings.Contains(got.Stdout, "next time    it is not processed (a pipeline parks it, a request gets 409)") {
 				t.Errorf("why --digest: %+v", got)
 			}
 			keys("resolve", "--digest", digests[0], "--as", "done", "--window", "1h", "--reason", "x").Check(t, term.ExitDone, " as done, remembered for 1h\n")

@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/httpidem"
 	"github.com/semel-dev/semel/internal/admin"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -167,6 +170,44 @@ func TestTheAuditSaysWhatBecameOfARetry(t *testing.T) {
 	if strings.Contains(audit, "message orders/ppermanent1</span> – done") {
 		t.Error(audit)
 	}
+}
+
+// TestAKeySaysWhyItsLastDeliveryHadNoEffect asks for keys whose deliveries were late, filtered out, and
+// duplicates with other content.
+func TestAKeySaysWhyItsLastDeliveryHadNoEffect(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, credentials)
+	p, _ := s.page.Conf.Pipeline("orders")
+	p.OnLate = "drop"
+	s.claims(semel.Done, "filtered", "differs")
+	tell := s.page.Process.Journal.Observer("orders").ObservePipeline
+	items := func(id string) []*pipeline.Item {
+		return []*pipeline.Item{{Call: semel.Call{Key: semel.Key{Scope: "orders", ID: id}}}}
+	}
+	tell(pipeline.Event{Kind: pipeline.EventDecided, Decision: semel.Late, Items: items("late")})
+	tell(pipeline.Event{Kind: pipeline.EventFiltered, Count: 1, Items: items("filtered")})
+	tell(pipeline.Event{Kind: pipeline.EventDiffering, Count: 1, Items: items("differs")})
+	has(t, s.post("/key", url.Values{"id": {"late"}}), "it is dropped again as late (on_late: drop), because its own time is older than the window of 7d")
+	has(t, s.post("/key", url.Values{"id": {"filtered"}}), "The message had no effect: the filter of the pipeline left it out.")
+	has(t, s.post("/key", url.Values{"id": {"differs"}}), "a duplicate whose content differs from that of the first message", "is processed <strong>again</strong>: an effect that it had happens twice")
+}
+
+// TestAKeyOfAProxyIsFoundWithoutItsCaller asks a proxy without pipelines.
+func TestAKeyOfAProxyIsFoundWithoutItsCaller(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, credentials)
+	s.page.Conf.Proxy = &config.Proxy{Store: schema.Reference{Name: "ledger"}, Scope: "orders"}
+	s.page.Conf.Pipelines = nil
+	key := httpidem.Key("orders", "alice", "pay-1")
+	s.claims(semel.Unknown, key.ID)
+	for _, id := range []string{"pay-1", key.ID} {
+		page := s.post("/key", url.Values{"id": {id}})
+		has(t, page, "<dt>state</dt><dd>unknown</dd>", "it is not processed (a pipeline parks it, a request gets 409)")
+		if strings.Contains(page, "Nothing is known") || strings.Contains(page, "Find the key in a message") {
+			t.Error(page)
+		}
+	}
+	has(t, s.ask(admin.Operator, "POST", "/key", url.Values{"message": {"{}"}}).Body.String(), "no pipeline is here, whose key rule would find the key")
 }
 
 // TestAKeySaysWhatItsPipelineDoes asks for a key of a pipeline that is paused, while a message of

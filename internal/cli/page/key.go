@@ -89,6 +89,8 @@ type changeForm struct {
 	Store, Ref, Expect string
 	// Unknown: the key is settled. Otherwise it is released.
 	Unknown bool
+	// Filtered: the latest delivery of a done key had no effect, because the filter dropped it.
+	Filtered bool
 }
 
 // refOf names the key of a record in a form.
@@ -200,6 +202,12 @@ func questionOf(v *visit) *facts.Question {
 	q.Status = func(ctx context.Context) *admin.Status { return v.now(ctx) }
 	q.ParkedOf = func(ctx context.Context, p *config.Pipeline, fn func(*pipeline.Parked) bool) error {
 		list, err := parkedOf(v, ctx, p)
+		if err == nil && p.Parked.Path != "" { // a table is in the audit log of its store
+			err = withLetters(v, ctx, p, func(letters pipeline.DeadLetters) error {
+				q.ParkedByHand(ctx, letters, p)
+				return nil
+			})
+		}
 		if err == nil {
 			for _, m := range list.messages {
 				if !v.operates() {
@@ -215,8 +223,8 @@ func questionOf(v *visit) *facts.Question {
 	return q
 }
 
-// placesOf returns where the key of one pipeline, or of all if it is nil, may be. shaped gets the
-// rules of the pipelines.
+// placesOf returns where the key of one pipeline, or of all and of the proxy if it is nil, may be.
+// each gets the pipelines.
 func placesOf(v *visit, only *config.Pipeline, each func(*config.Pipeline)) (places []facts.Place) {
 	for _, p := range v.pipelines() {
 		if only == nil || p == only {
@@ -225,6 +233,9 @@ func placesOf(v *visit, only *config.Pipeline, each func(*config.Pipeline)) (pla
 				each(p)
 			}
 		}
+	}
+	if p := v.Conf.Proxy; p != nil && only == nil {
+		places = append(places, facts.Place{Store: p.Store.Name, Scope: p.Scope})
 	}
 	return places
 }
@@ -314,7 +325,11 @@ func findKey(v *visit) error {
 // idOfMessage returns the id of a pasted message.
 func idOfMessage(v *visit, p *config.Pipeline, form *keyForm) (string, error) {
 	if p == nil {
-		if len(form.Pipelines) != 1 {
+		switch len(form.Pipelines) {
+		case 0:
+			return "", errors.New("no pipeline is here, whose key rule would find the key in the message: write the ID")
+		case 1:
+		default:
 			return "", errors.New("choose the pipeline whose key rule finds the key in the message")
 		}
 		p, _ = v.Conf.Pipeline(form.Pipelines[0])
@@ -343,7 +358,7 @@ func idOfMessage(v *visit, p *config.Pipeline, form *keyForm) (string, error) {
 // answerKey shows what is known of a key with some readings.
 func answerKey(v *visit, places []facts.Place, ids []string, search bool, d *keyData) error {
 	q := questionOf(v)
-	q.IDs, q.Searches = ids, search
+	q.IDs, q.Searches, q.AnyCaller = ids, search, true
 	return askAll(v, q, places, d)
 }
 
@@ -390,7 +405,7 @@ func askAll(v *visit, q *facts.Question, places []facts.Place, d *keyData) error
 		if r := a.Known(); r != nil {
 			view.Facts = keyrecord.Facts(r)
 			if v.who.Role >= admin.Operator && a.Store != "" && (r.State == semel.Unknown || r.State == semel.Done) {
-				view.Change = &changeForm{Store: a.Store, Ref: refOf(r), Expect: facts.Version(r), Unknown: r.State == semel.Unknown}
+				view.Change = &changeForm{Store: a.Store, Ref: refOf(r), Expect: facts.Version(r), Unknown: r.State == semel.Unknown, Filtered: a.Filtered()}
 			}
 		}
 		if len(a.Elsewhere) > 0 {
@@ -478,7 +493,7 @@ func changeRecord(ctx context.Context, v *visit, hands *facts.Hands, by keyrecor
 		if err := hands.Forget(ctx, by, r); err != nil {
 			return settling(err)
 		}
-		d.Said = "The key is released: the next delivery of its message has its effect again."
+		d.Said = "The key is released: the next delivery of its message is processed again."
 		d.Warnings = facts.DropWarnings(v.Conf, store, r, time.Now())
 	default:
 		return refuse(http.StatusBadRequest, "choose what happens to the key")

@@ -426,6 +426,11 @@ func TestUnknownKeysAndTheirMessagesAreSettledInOrder(t *testing.T) {
 	}
 	has(t, s.get("/parked"), "12 messages of this list: the key is unknown")
 	has(t, s.post("/preview", url.Values{"all": {"1"}, "do": {"retry"}}), "<strong>0</strong> of 12 chosen", "settle the key with semel keys resolve")
+	skip := s.post("/preview", url.Values{"all": {"1"}, "do": {"skip"}})
+	has(t, skip, "<strong>12</strong> of 12 chosen", "it is removed, but its key is unknown: its effect may have happened")
+	if strings.Contains(skip, "without an effect") || strings.Contains(skip, "have no effect") {
+		t.Error(skip)
+	}
 	preview := s.post("/preview-keys", url.Values{"pick": picks[:5], "do": {"done"}})
 	has(t, preview, "<strong>5</strong> of 5 chosen")
 	outcome := s.post("/resolve", url.Values{"picks": {value(t, preview, "picks")}, "do": {"done"}, "reason": {"all are in the list"}})
@@ -471,7 +476,7 @@ func TestParkedMessagesAreSkippedAndMarkedDone(t *testing.T) {
 	has(t, s.post("/settle", url.Values{"pick": list[:1], "do": {"skip"}, "reason": {"a test of ours"}}), "1 skipped")
 	has(t, s.post("/settle", url.Values{"pick": list[:1], "do": {"skip"}, "reason": {"a test of ours"}}), "not done", "it is no longer parked")
 	has(t, s.post("/settle", url.Values{"pick": list[1:2], "do": {"done"}, "reason": {"in the list"}}), "1 done")
-	states := map[semel.State]int{}
+	states, seen := map[semel.State]int{}, map[string]bool{}
 	for _, id := range []string{"a", "b", "c"} {
 		states[s.state(id)]++
 	}
@@ -479,6 +484,20 @@ func TestParkedMessagesAreSkippedAndMarkedDone(t *testing.T) {
 		t.Errorf("%d are parked, %v, states %v", n, err, states)
 	}
 	has(t, s.get("/audit"), "a test of ours", "skipped", "in the list", "parked done")
+	skipped, marked := strings.Split(list[0], "\t")[1], strings.Split(list[1], "\t")[1]
+	for _, id := range []string{"a", "b", "c"} {
+		page := s.post("/key", url.Values{"id": {id}})
+		switch {
+		case strings.Contains(page, "skipped of parked message "+skipped+" of orders, by ops: a test of ours"):
+			seen["skipped"] = true
+		case strings.Contains(page, "done of parked message "+marked+" of orders, by ops: in the list"):
+			has(t, page, "parked done, from absent to done")
+			seen["done"] = true
+		}
+	}
+	if len(seen) != 2 {
+		t.Errorf("the history of the keys has %v of what a person did", seen)
+	}
 	for _, form := range []url.Values{{"pick": list[2:], "do": {"skip"}}, {"do": {"skip"}, "reason": {"x"}}, {"pick": list[2:], "do": {"burn"}, "reason": {"x"}}} {
 		if w := s.ask(admin.Operator, "POST", "/settle", form); w.Code != http.StatusUnprocessableEntity {
 			t.Errorf("%v: %d", form, w.Code)

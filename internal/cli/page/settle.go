@@ -48,7 +48,7 @@ type previewData struct {
 
 // verbs are what can be done to parked messages.
 var verbs = map[string]string{
-	"retry": "process them again, through the same keys", "skip": "give them up: they have no effect", "done": "mark their keys done: they had their effect",
+	"retry": "process them again, through the same keys", "skip": "give them up: Semel does not process them again", "done": "mark their keys done: they had their effect",
 }
 
 // previewParked says what a change of parked messages would do.
@@ -135,8 +135,8 @@ func foretell(v *visit, ctx context.Context, p *config.Pipeline, list []pipeline
 		}
 		return nil
 	})
-	if err == nil && do == "retry" {
-		err = foretellRetries(v, ctx, p, now, told)
+	if err == nil && do != "done" {
+		err = foretellKeys(v, ctx, p, now, told, do)
 	}
 	return now, told, err
 }
@@ -166,13 +166,18 @@ func foretold(v *visit, p *config.Pipeline, m *pipeline.Parked, topic facts.Park
 	return then{"", true}
 }
 
-// foretellRetries says what the next delivery of each message gets.
-func foretellRetries(v *visit, ctx context.Context, p *config.Pipeline, list []pipeline.Parked, told []then) error {
+// skipsUnknown warns of giving up a message whose key is unknown.
+const skipsUnknown = "it is removed, but its key is unknown: its effect may have happened, and the key stays unknown. Settle the key first: if the effect did not happen, no other message of the key may come"
+
+// foretellKeys says what the next delivery of each message gets, or warns of skipping messages
+// whose keys are unknown.
+func foretellKeys(v *visit, ctx context.Context, p *config.Pipeline, list []pipeline.Parked, told []then, do string) error {
 	var keys []semel.Key
 	var of []int
 	for i := range list {
 		switch {
 		case !told[i].possible:
+		case list[i].Key.ID == "" && do == "skip":
 		case list[i].Key.ID == "":
 			told[i].text = "its key is found again, with the current rule of the configuration"
 		default:
@@ -190,6 +195,12 @@ func foretellRetries(v *visit, ctx context.Context, p *config.Pipeline, list []p
 		unseen = "not known: " + v.App.Redact(term.JoinLines(err.Error()))
 	}
 	for n, i := range of {
+		if do == "skip" {
+			if unseen == "" && records[n].State == semel.Unknown || unseen != "" && list[i].Reason == pipeline.ReasonUnknown {
+				told[i].text = skipsUnknown
+			}
+			continue
+		}
 		if told[i].text = unseen; unseen == "" {
 			told[i] = then{keyrecord.NextDelivery(&records[n], p, time.Now()), records[n].State != semel.Unknown}
 		}

@@ -22,9 +22,10 @@ func newParkedSkipCommand(f *parkedFlags) *cobra.Command {
 		Short: "Give up parked messages",
 		Example: `semel parked skip 9f2c41d07be35a1186c0de42 --reason "a test of ours" --config pipelines.yaml
 semel parked skip --parked-for key-missing --reason "no orders of ours" --config pipelines.yaml`,
-		Long: `Removes parked messages. They have no effect. Their keys stay as they are, so a
-later message with the same key is processed. Before the removal, the operator and
-the reason are written to the audit log next to the messages: in the directory,
+		Long: `Removes parked messages, which are not processed again. Their keys stay as they
+are, so a later message with the same key is processed. A key that is unknown stays
+unknown: settle it first with semel keys resolve. Before the removal, the operator
+and the reason are written to the audit log next to the messages: in the directory,
 the table, or the topic whose name ends with -settled.`,
 	}, func(ctx context.Context, s deadLetters, list []*pipeline.Parked, reason string) error {
 		for _, m := range list {

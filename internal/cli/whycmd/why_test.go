@@ -281,7 +281,7 @@ func TestWhyFindsAKeyByItsDigest(t *testing.T) {
 	digest := run(t, "", "why", "order-2", "--config", file, "--json").answer(t).Record.Digest
 	got := run(t, "", "why", "--digest", digest, "--config", file)
 	got.check(t, term.ExitDone)
-	got.has(t, "state        unknown\n", "digest       "+digest+"\n", "next time    it is parked", "\n  store ledger: by the digest\n")
+	got.has(t, "state        unknown\n", "digest       "+digest+"\n", "next time    it is not processed (a pipeline parks it, a request gets 409): its effect may have happened", "\n  store ledger: by the digest\n")
 	run(t, "", "why", "--digest", digest, "--config", file, "--scope", "x").check(t, term.ExitUsage, "--digest and --scope exclude each other")
 	run(t, "", "why", "x", "--digest", digest, "--config", file).check(t, term.ExitUsage, "--digest and an ID exclude each other")
 }

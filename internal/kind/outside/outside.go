@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -17,8 +19,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Add adds kinds. It panics if two have one name, or a field has a value of another type than
-// connector.Field lists: these are mistakes of the program.
+// Add adds kinds. It panics if two have one name, or a field is declared otherwise than
+// connector.Field says: these are mistakes of the program.
 func Add(to *config.Kinds, kinds connector.Kinds) {
 	for _, empty := range kinds.Sources {
 		to.Sources = append(to.Sources, func() config.Source { return &source{common: common[connector.Source]{empty()}} })
@@ -52,6 +54,9 @@ func mapping(of connector.Kind) schema.Mapping {
 	doc, fields := of.Fields()
 	m := schema.Mapping{Doc: doc}
 	for i := range fields {
+		if wrong := mistake(&fields[i], fields[:i]); wrong != "" {
+			panic(fmt.Sprintf("connector: the field %q of %s %s", fields[i].Name, of.Kind(), wrong))
+		}
 		m.Fields = append(m.Fields, declare(of.Kind(), &fields[i]))
 	}
 	if checker, ok := of.(connector.Checker); ok {
@@ -62,6 +67,33 @@ func mapping(of connector.Kind) schema.Mapping {
 		}
 	}
 	return m
+}
+
+// mistake says what is wrong about a field behind others of its kind, or "".
+func mistake(f *connector.Field, before []connector.Field) string {
+	_, isText := f.Value.(*string)
+	_, isNumber := f.Value.(*int)
+	said := 0
+	for _, is := range []bool{f.Required, f.Default != "", f.Absent != ""} {
+		if is {
+			said++
+		}
+	}
+	switch {
+	case !schema.IsName(f.Name):
+		return "has a name with other characters than letters, digits, - and _"
+	case slices.ContainsFunc(before, func(b connector.Field) bool { return b.Name == f.Name }):
+		return "is declared twice"
+	case said > 1:
+		return "has more than one of Required, Default and Absent: each says what a file without it means"
+	case isNumber && f.Least >= f.Most:
+		return fmt.Sprintf("takes numbers from %d to %d: set Least and Most", f.Least, f.Most)
+	case f.Words != nil && !isText:
+		return fmt.Sprintf("has Words and a value of type %T: only a *string has them", f.Value)
+	case f.Words != nil && f.Default != "" && !slices.Contains(f.Words, f.Default):
+		return fmt.Sprintf("has the default %q, which is none of its Words", f.Default)
+	}
+	return ""
 }
 
 func declare(kind string, f *connector.Field) schema.Field {
@@ -240,6 +272,7 @@ func (s *store) About() config.StoreAbout {
 	return config.StoreAbout{
 		Upper: true, Shared: a.Shared, Place: a.Place, PlaceName: a.PlaceName, Address: a.Address, ClaimsEnd: a.ClaimsEnd,
 		BestEffort: a.BestEffort, Gaps: a.Gaps, Exceptions: a.Exceptions,
+		Origins: true, // a store whose traits lack Origins ignores them
 	}
 }
 
@@ -264,5 +297,5 @@ func (s *store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, er
 	if closer, ok := opened.(io.Closer); ok {
 		env.OnClose(closer.Close)
 	}
-	return opened, nil
+	return withAudit(opened, filepath.Join(filepath.Dir(env.File.Name), "semel-audit-"+env.Name+".jsonl")), nil
 }
