@@ -445,7 +445,7 @@ func (r *Runner) acknowledge(o *outcomes) {
 		if len(o.items) == 0 {
 			continue
 		}
-		_ = r.repeat("acknowledging", func() error { return f.source.Ack(r.hard, o.items) }, nil)
+		_ = r.repeat("acknowledging", func() error { return f.source.Ack(r.hard, o.items) }, nil) // it ends early only with r.hard
 	}
 	r.settled.Add(uint64(len(o.settled)))
 	oldest := o.settled[0].read
