@@ -175,13 +175,14 @@ func (r *Runner) classifyFailed(e *entry, o *outcomes, now time.Time) {
 func (r *Runner) classifyUnavailable(e *entry, err *UnavailableError, o *outcomes, now time.Time) {
 	f := e.history()
 	delivered := r.delivered.Load() + o.delivered
-	refused := f.unavailable && delivered != f.delivered && delivered != r.downAt.Load()
+	between := f.unavailable && delivered != f.delivered // since then, the sink has worked
+	refused := between && delivered != r.downAt.Load()
 	if refused {
 		waiting, _ := r.sched.size()
 		f.passedOver += float32(delivered-f.delivered) / float32(max(waiting, 1))
 	}
 	f.unavailable, f.delivered = true, delivered
-	f.suspect(refused, o.together, e.Err, now.Add(2*r.opts.Failure.To))
+	f.suspect(refused, between, o.together, e.Err, now.Add(max(2*r.opts.Failure.To, leastSuspicion)+err.After))
 	counts := refused && o.together == 0 && !(err.After > 0 && f.passedOver < maxPassedOver)
 	if !counts && errors.Is(err, semel.ErrOutcomeUnknown) {
 		e.Tries++
@@ -202,17 +203,22 @@ func (r *Runner) classifyUnavailable(e *entry, err *UnavailableError, o *outcome
 // one of them may be the cause. Each time, half of them are tried together, so that the cause
 // is soon alone, and the others are few batches even after an outage that came and went. The
 // limit lasts until a time, by which the cause is tried again. An entry that is alone and
-// fails when the sink fails for all is not the cause, and joins batches again at once.
-func (f *failures) suspect(refused bool, together int, err error, until time.Time) {
+// fails when the sink, which had worked in between, fails for all is not the cause, and joins
+// batches again at once.
+func (f *failures) suspect(refused, between bool, together int, err error, until time.Time) {
 	switch {
 	case refused && together > 0 && !isFull(err): // a full disk may take small batches
 		f.most, f.mostUntil = max(together/2, 1), until
 	case refused:
 		f.mostUntil = until
-	case f.most == 1:
+	case f.most == 1 && between:
 		f.most = 0
 	}
 }
+
+// leastSuspicion is how long the limit lasts at least: the entries that were tried before the
+// cause may take long.
+const leastSuspicion = time.Minute
 
 // classifyUnprocessed decides the outcome of an entry that has no key, that is parked
 // already, or that the server may not deliver again.
@@ -445,7 +451,7 @@ func (r *Runner) acknowledge(o *outcomes) {
 		if len(o.items) == 0 {
 			continue
 		}
-		_ = r.repeat("acknowledging", func() error { return f.source.Ack(r.hard, o.items) }, nil)
+		_ = r.repeat("acknowledging", func() error { return f.source.Ack(r.hard, o.items) }, nil) // it ends early only with r.hard
 	}
 	r.settled.Add(uint64(len(o.settled)))
 	oldest := o.settled[0].read
@@ -537,7 +543,14 @@ func (r *Runner) probe(ctx context.Context) {
 	case ctx.Err() != nil: // the drain begins
 		r.sched.unprobe()
 	case err == nil:
-		r.pauseOrResume(&outcomes{sinkWorks: true, storeWorks: true})
+		works := outcomes{sinkWorks: true, storeWorks: true}
+		if r.stages.starting.Load() > 0 { // the store has still to take the scope, which is more than an answer
+			r.mu.Lock()
+			works.storeErr = r.storeDown.err
+			r.mu.Unlock()
+			works.storeWorks = works.storeErr == nil
+		}
+		r.pauseOrResume(&works)
 	case ofStore:
 		r.pauseOrResume(&outcomes{storeErr: store})
 	case ofSink:

@@ -546,9 +546,9 @@ func TestErrorsAreClassifiedBySQLSTATE(t *testing.T) {
 // session.
 func TestLockedRowFailsItsMessageAndLockedTableFailsTheBatch(t *testing.T) {
 	t.Parallel()
-	address := servers.Database(t) + "&application_name=writer&lock_timeout=1500"
+	address := servers.Database(t) + "&application_name=writer&lock_timeout=2500"
 	pool := open(t, address)
-	const messages = 20 // which would wait for half a minute, one after the other
+	const messages = 20 // which would wait for most of a minute, one after the other
 	exec(t, pool, fmt.Sprintf(`CREATE TABLE amounts AS SELECT n::text AS id, 0 AS n FROM generate_series(1, %d) AS n; ALTER TABLE amounts ADD PRIMARY KEY (id)`, messages))
 	statement := &postgres.Options{Statement: "UPDATE amounts SET n = n + 1 WHERE id = $1", Args: []string{".id"}}
 	upsert := &postgres.Options{Table: "amounts", Key: []string{"id"}, Columns: []postgres.Column{{"id", ".id"}, {"n", ".n"}}} // of many rows

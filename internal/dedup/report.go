@@ -59,7 +59,8 @@ func (r Report) write(path string) error {
 // stream may be a regular file, which must not be replaced while it is open.
 func isStream(path string) bool {
 	path, err := filepath.Abs(path)
-	return err == nil && (strings.HasPrefix(path, "/dev/") || strings.HasPrefix(path, "/proc/"))
+	device := strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/") // which has files
+	return err == nil && (device || strings.HasPrefix(path, "/proc/"))
 }
 
 // appendTo writes to a device, a pipe or a stream. It blocks while a named pipe

@@ -11,8 +11,8 @@ import (
 )
 
 // memory limits the bytes of bodies and answers in progress, so that slow clients cost
-// connections. A body or an answer of at most small bytes always has room: the number of
-// connections limits these, and they must not wait for clients that read a lot slowly.
+// connections. Bodies and answers of at most small bytes may take as much again, so that they do
+// not wait for clients that read a lot slowly.
 type memory struct {
 	most int64
 	used atomic.Int64
@@ -23,7 +23,7 @@ const small = 16 << 10
 // take reserves bytes of a body or an answer that then has size bytes. It returns false if
 // there is no room for them.
 func (m *memory) take(n, size int64) bool {
-	if m.used.Add(n) > m.most && size > small {
+	if used := m.used.Add(n); used > m.most && (size > small || used > 2*max(m.most, small)) {
 		m.used.Add(-n)
 		return false
 	}

@@ -3,8 +3,11 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -102,9 +105,17 @@ func run(ctx context.Context, store semel.Store, list []*operation, r *room) {
 // asked for at the same time: one after another, each would wait for the disk.
 func askWave(ctx context.Context, store semel.Store, wave *[verbLookup][]*operation, r *room) {
 	var rest sync.WaitGroup
+	var panicked atomic.Value
 	for v := verbComplete; v < verbLookup; v++ {
 		if list := wave[v]; len(list) > 0 {
-			rest.Go(func() { ask(ctx, store, v, list) })
+			rest.Go(func() {
+				defer func() {
+					if p := recover(); p != nil {
+						panicked.Store(fmt.Sprintf("%v\n%s", p, debug.Stack()))
+					}
+				}()
+				ask(ctx, store, v, list)
+			})
 		}
 	}
 	for part := range slices.Chunk(wave[verbClaim], r.chunk) {
@@ -112,6 +123,9 @@ func askWave(ctx context.Context, store semel.Store, wave *[verbLookup][]*operat
 		r.fit(part)
 	}
 	rest.Wait()
+	if p := panicked.Load(); p != nil {
+		panic(p) // it costs this request, as in the goroutine of the request
+	}
 }
 
 // errNoAnswer is the error of a request that a store did not answer.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -270,6 +271,7 @@ func (m *maintenance) carryRest(ctx context.Context, o *op, g *segment, oldest u
 			room = max(room, valueRoom(name, v.data))
 		}
 	}
+	o.waitFor(m.committer.last) // it may have what replaces a claim of the segment
 	m.log.mu.Unlock()
 	first := binary.LittleEndian.AppendUint32(nil, oldest)
 	rest := len(digests) + len(names)
@@ -286,6 +288,7 @@ func (m *maintenance) carryRest(ctx context.Context, o *op, g *segment, oldest u
 		}
 		return room
 	}, func(int) {}, func(i int) bool {
+		o.waitFor(m.committer.last)
 		switch {
 		case i == rest:
 			m.values.write(o, firstSegment, first)
@@ -300,7 +303,14 @@ func (m *maintenance) carryRest(ctx context.Context, o *op, g *segment, oldest u
 	})
 }
 
+// carryValue rewrites a value, unless a record that is on its way to the disk has a newer
+// one, for which the caller waits. The old one behind it would replace it.
 func (m *maintenance) carryValue(o *op, g *segment, name string) {
+	for b := m.committer.last; b != nil; b = b.prev {
+		if slices.ContainsFunc(b.named, func(n namedValue) bool { return n.name == name }) {
+			return
+		}
+	}
 	if v, ok := m.committer.named[name]; ok && m.log.segments.at(v.pos) == g {
 		m.values.write(o, name, v.data)
 	}

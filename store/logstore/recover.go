@@ -399,6 +399,14 @@ func (l *loader) finish(found []*segment) ([]*segment, error) {
 	if err := l.checkFirst(found); err != nil {
 		return found, err
 	}
+	if len(l.stale) > 0 { // what replaces them must be durable, with its name
+		if err := l.secureEnd(found); err != nil {
+			return found, err
+		}
+		if err := syncFailed(l.store.log.dir.fs.SyncDir(l.store.log.dir.path)); err != nil {
+			return found, err
+		}
+	}
 	if err := l.store.log.deleteFiles(l.stale...); err != nil {
 		return found, err
 	}
@@ -418,13 +426,21 @@ func (l *loader) finish(found []*segment) ([]*segment, error) {
 			return found, err
 		}
 	}
-	for _, g := range found[max(len(found)-2, 0):] {
-		if err := l.secure(g); err != nil {
-			return found, err
-		}
+	if err := l.secureEnd(found); err != nil {
+		return found, err
 	}
 	l.store.committer.seq = l.seq - 1
 	return found, nil
+}
+
+// secureEnd makes the segments durable to which a killed process may have written.
+func (l *loader) secureEnd(found []*segment) error {
+	for _, g := range found[max(len(found)-2, 0):] {
+		if err := l.secure(g); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // secure makes the recovered data durable. Readable data need not be on disk:

@@ -244,7 +244,7 @@ func (m *maintenance) relieve(ctx context.Context) error {
 	}
 }
 
-// dropRun deletes the oldest run, whose keys have all expired. The caller holds
+// dropRun deletes the oldest run, if all its keys have expired. The caller holds
 // m.maintaining.
 func (m *maintenance) dropRun(ctx context.Context) (forgotten int64, err error) {
 	if !m.merger.merging.TryLock() {
@@ -256,7 +256,11 @@ func (m *maintenance) dropRun(ctx context.Context) (forgotten int64, err error) 
 	defer o.free()
 	m.log.mu.Lock()
 	s := m.finder.runs.list[0]
+	expired := s.expired(m.log.clock.Nanos()) // a merge may have replaced it since the caller looked
 	m.log.mu.Unlock()
+	if !expired {
+		return 0, nil
+	}
 	if err = m.settle(ctx, o, m.carryRest(ctx, o, nil, s.to+1)); err != nil {
 		return 0, err
 	}

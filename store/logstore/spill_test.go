@@ -726,3 +726,63 @@ func TestAFailedDeletionLeavesNoGap(t *testing.T) {
 		})
 	}
 }
+
+// TestARunWithLiveKeysIsNotDropped: a merge may put one in the place of the run that was
+// found expired.
+func TestARunWithLiveKeysIsNotDropped(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), small())
+	wantAll(t, claimDone(t, s, 0, 30_000, semel.Forever), semel.Fresh)
+	mustSpill(t, s)
+	s.maintenance.maintaining.Lock()
+	_, err := s.maintenance.dropRun(t.Context())
+	s.maintenance.maintaining.Unlock()
+	if err != nil || runCount(s) != 1 {
+		t.Errorf("%d runs, %v", runCount(s), err)
+	}
+	wantAll(t, claimDone(t, s, 0, 30_000, semel.Forever), semel.Duplicate)
+}
+
+// TestASpillKeepsTheNewestValue changes a value while its segment is spilled: the record with
+// the new one is sealed, and not yet on the disk. The old one must not come behind it.
+func TestASpillKeepsTheNewestValue(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), small())
+	set := func(value string, before func() error) *Pending {
+		t.Helper()
+		tx, err := s.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx.Set("position", []byte(value))
+		return tx.Seal(before)
+	}
+	if err := set("old", nil).Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, claimDone(t, s, 0, 30_000, semel.Forever), semel.Fresh)
+	durable := make(chan struct{})
+	pending := set("new", func() error { <-durable; return nil })
+	spilled := make(chan error)
+	go func() { spilled <- spillNow(s) }()
+	for waits := false; !waits; { // until the spill waits for the record
+		select {
+		case err := <-spilled:
+			t.Fatalf("the spill did not wait for the new value: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+		s.log.mu.Lock()
+		waits = len(s.finder.runs.list) == 0 && s.committer.last != nil && s.log.segments.first < s.log.active.num
+		s.log.mu.Unlock()
+	}
+	close(durable)
+	if err := errors.Join(pending.Wait(t.Context()), <-spilled); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if v, _ := s.Value("position"); string(v) != "new" {
+			t.Errorf("the position is %q", v)
+		}
+		s = reopen(t, s)
+	}
+}

@@ -132,6 +132,7 @@ export class Client {
 	 * or Refused if the server does not do its part.
 	 */
 	async once<T>(id: Id, fn: (claim: Claim) => T | Promise<T>, options?: CallOptions): Promise<Outcome<T>> {
+		refuseGenerator(fn);
 		const policy = options === undefined ? this.#policy : { ...this.#policy, ...options };
 		const key = keyMembers(policy.scope, id);
 		const reply = await this.#claim(key, policy);
@@ -151,7 +152,8 @@ export class Client {
 		try {
 			value = await fn(held);
 			if (isIterator(value)) {
-				throw new TypeError(`semel: ${name(key)}: the function returned a generator, and its body did not run`);
+				const what = `semel: ${name(key)}: the function returned an iterator, and its effect may have happened`;
+				throw new TypeError(what, { cause: new Unknown(what) }); // nobody knows what of it is the effect
 			}
 		} catch (reason) {
 			await this.#giveBack(held, policy, reason);
@@ -170,6 +172,7 @@ export class Client {
 		fn: (...args: A) => T | Promise<T>,
 		options?: CallOptions,
 	): (...args: A) => Promise<Outcome<T>> {
+		refuseGenerator(fn);
 		return (...args) => this.once(key(...args), (claim) => within(claim, () => fn(...args)), options);
 	}
 
@@ -280,6 +283,13 @@ export class Client {
 		} else {
 			await send("release", "");
 		}
+	}
+}
+
+/** Refuses a function of which a call runs nothing. */
+function refuseGenerator(fn: unknown): void {
+	if (/GeneratorFunction]$/.test(Object.prototype.toString.call(fn))) {
+		throw new TypeError("semel: the function is a generator: iterate over it in a function, and return the result");
 	}
 }
 

@@ -15,14 +15,19 @@ interface Failure {
 
 /** Codes of Node, undici, axios, mysql and Prisma, and those of HTTP and HTTP/2 whose answer broke off. */
 const openCodes =
-	/^(ETIMEDOUT|ESOCKETTIMEDOUT|ECONNRESET|ECONNABORTED|EPIPE|EHOSTUNREACH|ENETUNREACH|ENETDOWN|UND_ERR_(SOCKET|HEADERS_TIMEOUT|BODY_TIMEOUT|ABORTED)|ERR_CANCELED|ERR_STREAM_PREMATURE_CLOSE|ERR_HTTP2_(STREAM|SESSION|GOAWAY)\w*|HPE_.*|PROTOCOL_CONNECTION_LOST|PROTOCOL_SEQUENCE_TIMEOUT|P1008|P1017)$/;
+	/^(ETIMEDOUT|ESOCKETTIMEDOUT|ECONNRESET|ECONNABORTED|EPIPE|EHOSTUNREACH|ENETUNREACH|ENETDOWN|UND_ERR_(SOCKET|HEADERS_TIMEOUT|BODY_TIMEOUT|ABORTED)|ERR_CANCELED|ERR_STREAM_PREMATURE_CLOSE|ERR_HTTP2_(STREAM|SESSION|GOAWAY)\w*|HPE_.*|PROTOCOL_CONNECTION_LOST|PROTOCOL_SEQUENCE_TIMEOUT|P1008|P1017|ETIMEOUT|CONNECTION_(CLOSED|DESTROYED)|UND_ERR_RES_CONTENT_LENGTH_MISMATCH)$/;
 const notSentCodes = /^(ECONNREFUSED|ENOTFOUND|EAI_AGAIN|UND_ERR_CONNECT_TIMEOUT)$/;
 /** States of SQL: a connection that failed, a server that shut down, an outcome that is unknown. */
 const openStates = /^(08(?!001|004)\w{3}|57P0[12]|40003)$/;
 
-/** Names of classes. A request that waited for a connection was not sent. */
-const openNames = /timeout|abort(ed)?error|cancell?ederror|disconnected|connection(closed|reset|aborted|lost)/i;
-const notSentNames = /(connect|connection|pool|acquire)timeout|connectionrefused|hostnotfound|serverselection/i;
+/**
+ * Names of classes. A request that waited for a connection was not sent; one whose name only ends so, such as
+ * APIConnectionTimeoutError, may be late.
+ */
+const openNames =
+	/time_?d?out|socketclosed|disconnects|abort(ed)?error|cancell?ederror|disconnected|connection(closed|reset|aborted|lost)/i;
+const notSentNames =
+	/\b(sequelize)?((connect|connection|pool|(connection)?acquire)timeout|connectiontimedout|connectionrefused|hostnotfound)|serverselection/i;
 /** They decide if no cause says more. */
 const weakNames = /connectionerror|networkerror/i;
 

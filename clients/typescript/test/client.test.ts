@@ -69,14 +69,23 @@ test("a function whose body did not run is refused", async () => {
 			yield ++runs;
 		},
 		asyncGenerator: events,
-		promised: async () => events(),
-		lazily: () => [1].values(),
 	})) {
-		await assert.rejects(client.once(id, fn), /its body did not run/);
+		await assert.rejects(client.once(id, fn), /is a generator/);
+		assert.throws(() => client.wrap(() => id, fn), /is a generator/);
 		assert.equal((await client.lookup([id]))[0]?.state, "absent");
 		assert.equal((await client.once(id, () => "second")).value, "second");
 	}
 	assert.equal(runs, 0);
+	for (const [id, fn] of Object.entries<() => unknown>({
+		promised: async () => events(),
+		lazily: () => [1].values(), // the effect may stand before the return
+	})) {
+		await assert.rejects(client.once(id, fn), /may have happened/);
+		await assert.rejects(
+			client.once(id, () => assert.fail("it runs again")),
+			Unknown,
+		);
+	}
 });
 
 /** Returns a client of a server in between, which answers what it gets from the server. */

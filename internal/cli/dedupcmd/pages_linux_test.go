@@ -22,13 +22,16 @@ func mappedFiles(t *testing.T) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := regexp.MustCompile(`RssFile:\s+(\d+) kB`).FindSubmatch(status)
-	if found == nil {
+	sum := 0
+	for _, found := range regexp.MustCompile(`Rss(?:File|Shmem):\s+(\d+) kB`).FindAllSubmatch(status, -1) { // files in memory count as shared
+		kib, err := strconv.Atoi(string(found[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += kib
+	}
+	if sum == 0 {
 		t.Fatalf("no RssFile in\n%s", status)
 	}
-	kib, err := strconv.Atoi(string(found[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return kib
+	return sum
 }

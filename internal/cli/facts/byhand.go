@@ -51,7 +51,7 @@ func (c *change) key() semel.Key {
 		k.Scope = *c.Before.Scope
 	}
 	if k.ID == "" && len(c.Before.ID) > 0 {
-		k.ID, _ = jsonid.NewParser().ID(c.Before.ID)
+		k.ID, _ = jsonid.NewParser().ID(c.Before.ID) // a line without an id is of no key
 	}
 	return k
 }

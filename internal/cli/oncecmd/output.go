@@ -23,8 +23,8 @@ type output struct {
 }
 
 // After the end of the process group, only a process that has left the group can still write.
-// drainTime is how long the pipe may be silent then, and drainBytes how much may come. Its
-// content is at most as long.
+// drainTime is how long this program waits for that in all, and drainBytes how much may come.
+// The content of the pipe is at most as long.
 const (
 	drainTime  = time.Second
 	drainBytes = 1 << 20
@@ -57,14 +57,16 @@ func (o *output) pipe() (*os.File, error) {
 func (o *output) copy() {
 	defer close(o.copied)
 	buffer := make([]byte, 32<<10)
+	patience := drainTime
 	for left := drainBytes; left > 0; {
-		ended := o.ended.Load()
+		ended, began := o.ended.Load(), time.Now()
 		if ended { // stdout may have been slow since the last one
-			_ = o.reader.SetReadDeadline(time.Now().Add(drainTime)) // it is open
+			_ = o.reader.SetReadDeadline(began.Add(patience)) // it is open
 		}
 		n, err := o.reader.Read(buffer)
 		if ended {
 			left -= n
+			patience -= time.Since(began)
 		}
 		if n > 0 {
 			if _, err := o.Write(buffer[:n]); err != nil {
@@ -91,7 +93,8 @@ func (o *output) end() {
 	if o.reader == nil {
 		return
 	}
+	// So copy sees that, and then sets a deadline of its own; the pipe may be closed.
+	_ = o.reader.SetReadDeadline(time.Now())
 	o.ended.Store(true)
-	_ = o.reader.SetReadDeadline(time.Now()) // so that copy sees that; the pipe may be closed
 	<-o.copied
 }

@@ -158,6 +158,10 @@ class Claim:
     def take_effect(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         if not self._holds():
             raise self._too_late()
+        if is_generator(fn):
+            raise TypeError(
+                f"semel: {self}: the effect is a generator function, whose body did not run"
+            )
         with self.running():
             self.result = fn(*args, **kwargs)
         refuse_work(self.result)
@@ -435,24 +439,30 @@ class Claim:
 
 
 def refuse_work(result: Any) -> None:
-    """Raises a TypeError for a result that is work to be done, and not what came of it."""
+    """Raises a TypeError for a result that is work to be done, and not what came of it.
+
+    The function that returned it has run, so nobody knows what of it is the effect.
+    """
     if not isinstance(result, _WORK):
         return
-    what = f"semel: the result is a {type(result).__name__}"
-    if _begun(result):
-        what += ", whose work may have happened: return what comes of it"
-        raise TypeError(what) from errors.Unknown(what)
-    if not isinstance(result, AsyncGeneratorType):
-        result.close()
-    raise TypeError(what + ", whose body did not run: await it, or iterate over it, and return")
+    if (
+        isinstance(result, CoroutineType)
+        and inspect.getcoroutinestate(result) == inspect.CORO_CREATED
+    ):
+        result.close()  # otherwise Python warns that it was never awaited
+    what = (
+        f"semel: the result is a {type(result).__name__}, and the effect may have happened:"
+        " await it, or iterate over it, and return what comes of it"
+    )
+    raise TypeError(what) from errors.Unknown(what)
 
 
-def _begun(work: Any) -> bool:
-    if isinstance(work, CoroutineType):
-        return inspect.getcoroutinestate(work) != inspect.CORO_CREATED
-    if isinstance(work, GeneratorType):
-        return inspect.getgeneratorstate(work) != inspect.GEN_CREATED
-    return not isinstance(work, AsyncGeneratorType)  # a future has a task or a thread
+def is_generator(fn: Callable[..., Any]) -> bool:
+    """Reports whether a call of fn runs nothing of its body."""
+    return any(
+        inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f)
+        for f in (fn, getattr(fn, "__call__", None))  # noqa: B004
+    )
 
 
 def is_async(fn: Callable[..., Any]) -> bool:

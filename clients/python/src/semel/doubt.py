@@ -18,12 +18,19 @@ _OPEN = re.compile(
     "|^(read|write|protocol|remoteprotocol|incompleteread|ssleof)error$",
     re.IGNORECASE,
 )
-_NOT_SENT = re.compile("^((connect|connection|pool)timeout|clientconnector)", re.IGNORECASE)
+#: A ConnectionTimeout can be that of an answer (elastic-transport), so it is not one of these.
+_NOT_SENT = re.compile(
+    "^((connect|pool)timeout|connectiontimeouterror$|clientconnector)", re.IGNORECASE
+)
 #: They decide if the rest of the chain says nothing.
 _WEAK = re.compile("^(client)?connectionerror$", re.IGNORECASE)
 #: States of SQL: a connection that failed, a server that shut down, an outcome that is unknown.
 _OPEN_STATE = re.compile("08(?!001|004)|57P0[12]|40003")
-_OPEN_TEXT = re.compile("server closed the connection|lost connection to", re.IGNORECASE)
+_OPEN_TEXT = re.compile(
+    "server closed the connection|lost connection to|ssl connection has been closed"
+    "|ssl syscall error|could not (receive|send) data",
+    re.IGNORECASE,
+)
 _NO_CONNECTION = re.compile("connection failed|connection to server .* failed", re.DOTALL)
 _NO_CHANNEL = re.compile("failed to connect|connection refused|resolution", re.IGNORECASE)
 
