@@ -251,7 +251,7 @@ func (m sharedMemory) exists() bool {
 // is left.
 func removeMemory(m sharedMemory) {
 	if m.exists() {
-		_, _ = unix.SysvShmCtl(m.id, unix.IPC_RMID, nil)
+		_, _ = unix.SysvShmCtl(m.id, unix.IPC_RMID, nil) // what is left does no harm to this run
 	}
 }
 

@@ -212,7 +212,7 @@ func (q *Question) records(ctx context.Context, f *open.StoreFlags, at *Place, k
 				}
 			}
 			err = q.journal(ctx, store, at, keys)
-			if of, ok := semel.As[auditTail](store); ok {
+			if of, ok := semel.As[AuditTail](store); ok {
 				q.changedByHand(ctx, of, "store "+at.Store, keys)
 			}
 		}

@@ -19,16 +19,17 @@ import (
 // mostByHand is how many of the latest lines of an audit log are searched for a key.
 const mostByHand = 1_000
 
-// auditTail is a place with an audit log that can be read.
-type auditTail interface {
+// AuditTail is a place with an audit log that can be read.
+type AuditTail interface {
 	AuditTail(ctx context.Context, most int) ([][]byte, error)
 }
 
-// change is a line of an audit log: of a change of a key, of its outcome, or of the settlement
+// Change is a line of an audit log: of a change of a key, of its outcome, or of the settlement
 // of a parked message.
-type change struct {
+type Change struct {
 	Time, At                                  time.Time
-	Operation, Verb, Outcome, Actor, Reason   string
+	Operation, Verb, Outcome, Error           string
+	Actor, Host, Reason                       string
 	After, Message, Pipeline, Scope, Key, How string
 	MessageID                                 string `json:"id"`
 	Before                                    struct {
@@ -41,8 +42,8 @@ type change struct {
 	}
 }
 
-// key returns the key of a change, or one without an ID if the log does not have it.
-func (c *change) key() semel.Key {
+// OfKey returns the key of a change, or one without an ID if the log does not have it.
+func (c *Change) OfKey() semel.Key {
 	if c.How != "" {
 		return semel.Key{Scope: c.Scope, ID: c.Key}
 	}
@@ -58,7 +59,7 @@ func (c *change) key() semel.Key {
 
 // changedByHand adds what people did to some keys and their parked messages, from the newest lines
 // of an audit log. of is a store or a place of parked messages.
-func (q *Question) changedByHand(ctx context.Context, of auditTail, place string, keys []semel.Key) {
+func (q *Question) changedByHand(ctx context.Context, of AuditTail, place string, keys []semel.Key) {
 	lines, err := of.AuditTail(ctx, mostByHand)
 	if err != nil { // the user of a database may lack the privilege
 		q.Remark("audit log of %s: not read: %s", place, term.JoinLines(err.Error()))
@@ -68,9 +69,9 @@ func (q *Question) changedByHand(ctx context.Context, of auditTail, place string
 		q.Remark("audit log of %s: its newest %s", place, term.Plural(len(lines), "line"))
 	}
 	outcomes := map[string]string{} // by the operation
-	var changes []change
+	var changes []Change
 	for _, line := range lines {
-		var c change
+		var c Change
 		if json.Unmarshal(line, &c) != nil {
 			continue // the audit page shows it
 		}
@@ -78,7 +79,7 @@ func (q *Question) changedByHand(ctx context.Context, of auditTail, place string
 		case c.Verb == "" && c.Operation != "":
 			outcomes[c.Operation] = c.Outcome
 		case c.How == pipeline.HowRedriven: // by the pipeline
-		case slices.Contains(keys, c.key()), q.ByDigest && c.Before.Digest == q.Digest.String():
+		case slices.Contains(keys, c.OfKey()), q.ByDigest && c.Before.Digest == q.Digest.String():
 			changes = append(changes, c)
 		}
 	}
@@ -99,7 +100,7 @@ func (q *Question) changedByHand(ctx context.Context, of auditTail, place string
 // ParkedByHand adds what people did to parked messages of a pipeline with the key, if their place
 // has an audit log of its own.
 func (q *Question) ParkedByHand(ctx context.Context, letters pipeline.DeadLetters, p *config.Pipeline) {
-	if of, ok := letters.(auditTail); ok {
+	if of, ok := letters.(AuditTail); ok {
 		q.changedByHand(ctx, of, "the parked messages of "+p.Name, open.InEach([]string{p.Key.Scope}, q.IDs))
 	}
 }

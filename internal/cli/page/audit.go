@@ -2,8 +2,6 @@ package page
 
 import (
 	"cmp"
-	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,40 +15,11 @@ import (
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
-	"github.com/semel-dev/semel/internal/jsonid"
 	"github.com/semel-dev/semel/pipeline"
 )
 
 // mostAudited is how many of the latest lines of each audit log a page shows.
 const mostAudited = 100
-
-// tailer is a place with an audit log that can be read.
-type tailer interface {
-	AuditTail(ctx context.Context, most int) ([][]byte, error)
-}
-
-// auditLine is a line of an audit log: of a change of a key, of its outcome, or of the settlement of
-// a parked message.
-type auditLine struct {
-	Time      time.Time
-	At        time.Time
-	Operation string
-	Actor     string
-	Host      string
-	Verb      string
-	Before    struct {
-		Scope    *string
-		ID       json.RawMessage
-		IDBase64 string `json:"id_base64"`
-		Digest   string
-		State    string
-	}
-	After, Reason, Outcome, Error string
-	Message                       string
-	// These are of parked messages.
-	Pipeline, Scope, Key, How string
-	MessageID                 string `json:"id"`
-}
 
 // auditRow is a change for people.
 type auditRow struct {
@@ -96,7 +65,7 @@ func auditPage(v *visit) error {
 		seen[p.Parked.Path] = true
 		var lines [][]byte
 		err := withLetters(v, v.r.Context(), p, func(letters pipeline.DeadLetters) (err error) {
-			if of, ok := letters.(tailer); ok {
+			if of, ok := letters.(facts.AuditTail); ok {
 				lines, err = of.AuditTail(v.r.Context(), mostAudited)
 			}
 			return err
@@ -143,7 +112,7 @@ func auditOf(v *visit, name string) (lines [][]byte, err error) {
 		return nil, errors.New(strings.Join(wrong, "; "))
 	}
 	err = f.WithStore(v.r.Context(), func(store semel.Store) error {
-		of, ok := semel.As[tailer](store)
+		of, ok := semel.As[facts.AuditTail](store)
 		if !ok {
 			return nil // it keeps none
 		}
@@ -157,7 +126,7 @@ func auditOf(v *visit, name string) (lines [][]byte, err error) {
 func rowsOf(place string, lines [][]byte) (rows []auditRow) {
 	byOperation := map[string]int{}
 	for _, line := range lines {
-		var l auditLine
+		var l facts.Change
 		if json.Unmarshal(line, &l) != nil {
 			rows = append(rows, auditRow{Place: place, What: "a line that cannot be read", Failed: true})
 			continue
@@ -182,7 +151,7 @@ func rowsOf(place string, lines [][]byte) (rows []auditRow) {
 				row.What += ", key " + keyrecord.DisplayID(l.Key)
 			}
 		} else {
-			row.What, row.Outcome = fmt.Sprintf("%s %s: %s → %s", l.Verb, l.key(), l.Before.State, l.After), "not known"
+			row.What, row.Outcome = fmt.Sprintf("%s %s: %s → %s", l.Verb, keyOf(&l), l.Before.State, l.After), "not known"
 			if l.Message != "" {
 				row.What += ", message " + l.Message
 				row.message = l.Message
@@ -193,23 +162,15 @@ func rowsOf(place string, lines [][]byte) (rows []auditRow) {
 	return rows
 }
 
-// key names the key of a line.
-func (l *auditLine) key() string {
-	scope := ""
-	if l.Before.Scope != nil {
-		scope = " in scope " + keyrecord.DisplayScope(*l.Before.Scope)
-	}
-	switch {
-	case l.Before.IDBase64 != "":
-		if id, err := base64.StdEncoding.DecodeString(l.Before.IDBase64); err == nil {
-			return keyrecord.DisplayID(string(id)) + scope
-		}
-	case len(l.Before.ID) > 0:
-		if id, err := jsonid.NewParser().ID(l.Before.ID); err == nil {
-			return keyrecord.DisplayID(id) + scope
-		}
-	case l.Before.Digest != "":
-		return "digest " + l.Before.Digest
+// keyOf names the key of a change.
+func keyOf(c *facts.Change) string {
+	switch k := c.OfKey(); {
+	case k.ID != "" && k.Scope != "":
+		return keyrecord.DisplayID(k.ID) + " in scope " + keyrecord.DisplayScope(k.Scope)
+	case k.ID != "":
+		return keyrecord.DisplayID(k.ID)
+	case c.Before.Digest != "":
+		return "digest " + c.Before.Digest
 	}
 	return "a message without a key"
 }
