@@ -120,7 +120,7 @@ func TestReadingContinuesWhileFetchesAreEmpty(t *testing.T) {
 			if wait == 0 || time.Since(began) > 5*cluster.EndQuiet {
 				return nil, nil, false
 			}
-			b.Cluster.SleepControl(func() { time.Sleep(wait) })
+			b.Sleep(wait)
 			return req.ResponseKind(), nil, true
 		})
 		if got := b.readAll("in"); !slices.Equal(got, []string{"a", "b"}) {

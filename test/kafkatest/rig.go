@@ -27,6 +27,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/doctor"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -38,6 +39,7 @@ type Rig struct {
 	Dial    dialFunc
 	Client  *kgo.Client
 	ends    map[string]int // number of end markers in each topic
+	asleep  atomic.Int64   // number of control functions
 }
 
 // Virtual calls fn with a broker that has the topic in, with the given number of
@@ -71,6 +73,7 @@ func onFake(t *testing.T, partitions int32, dial dialFunc, fn func(b *Rig), opts
 	}
 	b.Cluster = cluster
 	defer cluster.Close()
+	defer Within(time.Minute, func() bool { return b.asleep.Load() == 0 }) // two that the end wakes would wait for each other
 	b.Client, err = kgo.NewClient(append(b.Reach(), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
 	if err != nil {
 		t.Fatal(err)
@@ -82,6 +85,14 @@ func onFake(t *testing.T, partitions int32, dial dialFunc, fn func(b *Rig), opts
 // Reach returns the client options that lead to the broker.
 func (b *Rig) Reach() []kgo.Opt {
 	return []kgo.Opt{kgo.SeedBrokers(b.Cluster.ListenAddrs()...), kgo.Dialer(b.Dial), kgo.DisableClientMetrics()}
+}
+
+// Sleep delays the answer to the request of a control function, which calls it. The broker ends
+// when all such functions have ended.
+func (b *Rig) Sleep(d time.Duration) {
+	b.asleep.Add(1)
+	defer b.asleep.Add(-1)
+	b.Cluster.SleepControl(func() { _ = retry.Sleep(b.Context(), d) }) // the test may end before that
 }
 
 // Write writes records and waits for them.

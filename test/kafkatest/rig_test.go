@@ -44,6 +44,26 @@ func TestRigReadsTheRecordsThatItWrote(t *testing.T) {
 	})
 }
 
+func TestRigEndsWhileTwoRequestsAreDelayed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		Virtual(t, 1, func(b *Rig) {
+			b.Cluster.ControlKey(int16(kmsg.ListOffsets), func(kmsg.Request) (kmsg.Response, error, bool) {
+				b.Cluster.KeepControl()
+				b.Sleep(time.Minute)
+				return nil, nil, false
+			})
+			for range 2 {
+				client, err := kgo.NewClient(b.Reach()...)
+				Must(b.T, err)
+				defer client.Close()
+				go func() { _, _ = kadm.NewClient(client).ListEndOffsets(b.Context(), "in") }() // its answer comes too late
+			}
+			time.Sleep(time.Second) // in a bubble
+		})
+	})
+}
+
 func TestRigReadsAfterOpenTransactionsEnd(t *testing.T) {
 	t.Parallel()
 	Real(t, 1, func(b *Rig) {

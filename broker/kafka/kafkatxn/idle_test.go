@@ -66,7 +66,7 @@ func TestAPartitionIsIdleFromTheTimeOfTheQuestion(t *testing.T) {
 			b.Cluster.ControlKey(int16(kmsg.ListOffsets), func(kmsg.Request) (kmsg.Response, error, bool) {
 				if !ends.Load() {
 					b.Cluster.KeepControl()
-					b.Cluster.SleepControl(func() { time.Sleep(slow) }) // in a bubble
+					b.Sleep(slow)
 				}
 				return nil, nil, false
 			})

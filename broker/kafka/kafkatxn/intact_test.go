@@ -14,7 +14,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
 	"github.com/semel-dev/semel/test/services/servicestest"
@@ -308,7 +307,7 @@ func TestABusyPipelineIsNotDamaged(t *testing.T) {
 				p.Wait(1, kafkatest.Settled)
 				b.Cluster.ControlKey(int16(kmsg.OffsetFetch), func(kmsg.Request) (kmsg.Response, error, bool) {
 					b.Cluster.KeepControl()
-					b.Cluster.SleepControl(func() { _ = retry.Sleep(b.Context(), 3*time.Second) })
+					b.Sleep(3 * time.Second)
 					return nil, nil, false
 				})
 				for n := range 60 {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -70,7 +69,7 @@ func (b *bubble) fetches(answer func(*kmsg.FetchRequest, *kmsg.FetchResponseTopi
 			}
 			topic.Partitions = append(topic.Partitions, found)
 		}
-		b.Cluster.SleepControl(func() { _ = retry.Sleep(b.Context(), time.Duration(req.MaxWaitMillis)*time.Millisecond) })
+		b.Sleep(time.Duration(req.MaxWaitMillis) * time.Millisecond)
 		all := req.ResponseKind().(*kmsg.FetchResponse)
 		all.Topics = append(all.Topics, topic)
 		return all, nil, true

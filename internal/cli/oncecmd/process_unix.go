@@ -42,6 +42,7 @@ type process struct {
 
 // startProcess starts a command in a process group of its own, which the keeper leads.
 func startProcess(a *term.App, k *keeper, path string, argv, env []string, out *output, taken *listener) (*process, error) {
+	taken.take(syscall.SIGTSTP) // before the command runs: it would go on while this program is stopped
 	p := &process{out: out, ended: make(chan int, 1), resumed: make(chan struct{}, 1)}
 	cmd := &exec.Cmd{Path: path, Args: argv, Env: env, Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{Setpgid: true}}
 	if file, ok := a.Stdin.(*os.File); ok {
@@ -77,7 +78,6 @@ func startProcess(a *term.App, k *keeper, path string, argv, env []string, out *
 	if out.reader != nil {
 		go out.copy()
 	}
-	taken.take(syscall.SIGTSTP) // until here, it stopped this program alone
 	return p, nil
 }
 
