@@ -19,7 +19,7 @@ SERVICES ?=
 export SEMEL_SERVICES ?= required
 
 .DEFAULT_GOAL := help
-.PHONY: help build release release-check quick test serve test-full memory streams test-matrix check race sampled plain counts faults vulncheck fuzz crash services services-stop services-install soak bench bench-report
+.PHONY: help build release release-check quick test serve test-full memory streams test-matrix check race sampled plain counts faults vulncheck fuzz crash services services-stop services-install soak bench bench-growth bench-cost bench-report
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -184,6 +184,12 @@ soak: services-install ## Run pipelines for SOAK (30m) under random faults: outp
 
 bench: ## Measure Semel and its peers (90 min; see bench/README.md)
 	$(GO) run -C bench ./cmd/bench all
+
+bench-growth: ## Measure stores at 1 M to 100 M keys (60 min; needs 60 GB of disk)
+	$(GO) run -C bench ./cmd/growth
+
+bench-cost: ## Measure what a million messages of each scenario take (30 min)
+	$(GO) run -C bench ./cmd/cost
 
 bench-report: ## Write docs/performance.md, its charts and the tables from the results of bench
 	$(GO) run -C bench ./cmd/report

@@ -40,11 +40,18 @@ func run(results, docs string) error {
 
 // files returns the pages and charts by their names.
 func files(results, docs string) (map[string]string, error) {
-	all, err := result.LoadAll(results)
-	if err != nil {
+	var all report.Measurements
+	var err error
+	if all.Results, err = result.LoadAll(results); err != nil {
 		return nil, err
 	}
-	if len(all) == 0 {
+	if all.Growth, err = result.LoadGrowth(results); err != nil {
+		return nil, err
+	}
+	if all.Costs, err = result.LoadCosts(results); err != nil {
+		return nil, err
+	}
+	if len(all.Results) == 0 {
 		return nil, errors.New("there are no results: run the benchmarks first, in the folder bench")
 	}
 	var tables, page bytes.Buffer

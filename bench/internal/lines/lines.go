@@ -48,6 +48,18 @@ func GenerateCSV(w io.Writer, seed uint64, count int) (Summary, error) {
 	return generate(w, seed, count, "event_id,type,user,cents,address,note,time\n", appendRecord)
 }
 
+// GenerateShort writes count lines of 40 bytes. Duplicates repeat a line byte for byte.
+func GenerateShort(w io.Writer, seed uint64, count int) (Summary, error) {
+	return generate(w, seed, count, "", appendShort)
+}
+
+// appendShort appends a UUID and three more characters.
+func appendShort(dst []byte, seed, id uint64, _ variant) []byte {
+	rand := random{seed ^ id*0xd1342543de82ef95}
+	dst = appendUUID(dst, rand.next(), rand.next())
+	return append(dst, '-', 'a'+byte(id%26), 'a'+byte(id/26%26), '\n')
+}
+
 func generate(w io.Writer, seed uint64, count int, header string, appendLine func(dst []byte, seed, id uint64, v variant) []byte) (Summary, error) {
 	s := Summary{Seed: seed, Lines: count, Bytes: int64(len(header))}
 	rand := random{seed}
@@ -116,11 +128,15 @@ func GenerateNext(w io.Writer, first Summary, count int) (Summary, error) {
 }
 
 // File creates path with count lines of this seed, or records if its name ends with
-// .csv, unless it exists. It returns their summary, which it stores next to path.
+// .csv, or short lines if it ends with .txt, unless it exists. It returns their summary,
+// which it stores next to path.
 func File(path string, seed uint64, count int) (Summary, error) {
 	generate := Generate
-	if filepath.Ext(path) == ".csv" {
+	switch filepath.Ext(path) {
+	case ".csv":
 		generate = GenerateCSV
+	case ".txt":
+		generate = GenerateShort
 	}
 	return file(path, seed, count, func(w io.Writer) (Summary, error) { return generate(w, seed, count) })
 }

@@ -142,6 +142,32 @@ func TestGeneratedRecordsMatchTheirSummary(t *testing.T) {
 	}
 }
 
+func TestGeneratedShortLinesMatchTheirSummary(t *testing.T) {
+	t.Parallel()
+	const count = 20_000
+	var b bytes.Buffer
+	s, err := GenerateShort(&b, 7, count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Len() != 40*count || s.Bytes != 40*count {
+		t.Fatalf("%d bytes, want %d; the summary is %+v", b.Len(), 40*count, s)
+	}
+	first, answer := map[string]bool{}, sha256.New()
+	for line := range bytes.Lines(b.Bytes()) {
+		if !first[string(line)] {
+			first[string(line)] = true
+			answer.Write(line)
+		}
+	}
+	if len(first) != s.Fresh || hex.EncodeToString(answer.Sum(nil)) != s.FreshSHA256 {
+		t.Errorf("%d different lines, want %+v", len(first), s)
+	}
+	if duplicates := count - s.Fresh; duplicates < count*19/100 || duplicates > count*21/100 {
+		t.Errorf("%d duplicates", duplicates)
+	}
+}
+
 func TestInputFileIsGeneratedAgainOnlyWhenItDiffers(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "in.jsonl")

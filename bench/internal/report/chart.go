@@ -26,7 +26,8 @@ const (
 	labels    = 210 // the column of the labels
 	values    = 70  // the space for the figure behind the longest bar
 	thickness = 14
-	pair      = 60 // the height of a pair with its heading
+	line      = 18 // the height of a bar with the space below it
+	heading   = 24 // the height of the heading of a group with the space below the group
 	head      = 48 // the height of the title
 )
 
@@ -48,31 +49,52 @@ text { fill: #f0f6fc }
 </style>
 `
 
+// column is a bar with its label.
+type column struct {
+	class, label string
+	value        float64
+}
+
+// group is bars below a heading.
+type group struct {
+	title string
+	bars  []column
+}
+
 // svg draws the chart.
 func (c *chart) svg(bars []bar) string {
-	var b strings.Builder
-	height := head + pair*len(bars) + 10
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img">`+"\n", width, height, width, height)
-	fmt.Fprintf(&b, "<title>%s</title>\n%s", html.EscapeString(c.alt(bars)), style)
-	fmt.Fprintf(&b, `<rect class="panel" x="0.5" y="0.5" width="%d" height="%d" rx="6"/>`+"\n", width-1, height-1)
-	fmt.Fprintf(&b, `<text class="title" x="14" y="28">%s</text>`+"\n", html.EscapeString(c.heading(bars)))
-	longest := 0.0
-	for _, p := range bars {
-		longest = max(longest, p.result.Ours, p.result.Peer)
-	}
+	groups := make([]group, len(bars))
 	for i, p := range bars {
-		y := head + pair*i
-		fmt.Fprintf(&b, `<text class="work" x="14" y="%d">%s</text>`+"\n", y+10, html.EscapeString(plain(p.work)))
-		for j, side := range []struct {
-			class, label string
-			value        float64
-		}{{"semel", "Semel", p.result.Ours}, {"peer", plain(p.peer), p.result.Peer}} {
-			top := y + 16 + j*(thickness+4)
-			long := max(1, side.value/longest*(width-labels-values))
-			fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`, labels-8, top+11, html.EscapeString(side.label))
-			fmt.Fprintf(&b, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d" rx="2"/>`, side.class, labels, top, long, thickness)
-			fmt.Fprintf(&b, `<text x="%.1f" y="%d">%s</text>`+"\n", labels+long+6, top+11, number(side.value))
+		groups[i] = group{plain(p.work), []column{{"semel", "Semel", p.result.Ours}, {"peer", plain(p.peer), p.result.Peer}}}
+	}
+	return draw(c.heading(bars), c.alt(bars), groups)
+}
+
+// draw draws groups of bars. alt is their content as text.
+func draw(title, alt string, groups []group) string {
+	var b strings.Builder
+	height, longest := head+10, 0.0
+	for _, g := range groups {
+		height += heading + line*len(g.bars)
+		for _, c := range g.bars {
+			longest = max(longest, c.value)
 		}
+	}
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img">`+"\n", width, height, width, height)
+	fmt.Fprintf(&b, "<title>%s</title>\n%s", html.EscapeString(alt), style)
+	fmt.Fprintf(&b, `<rect class="panel" x="0.5" y="0.5" width="%d" height="%d" rx="6"/>`+"\n", width-1, height-1)
+	fmt.Fprintf(&b, `<text class="title" x="14" y="28">%s</text>`+"\n", html.EscapeString(title))
+	y := head
+	for _, g := range groups {
+		fmt.Fprintf(&b, `<text class="work" x="14" y="%d">%s</text>`+"\n", y+10, html.EscapeString(g.title))
+		for i, c := range g.bars {
+			top := y + 16 + i*line
+			long := max(1, c.value/longest*(width-labels-values))
+			fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`, labels-8, top+11, html.EscapeString(c.label))
+			fmt.Fprintf(&b, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d" rx="2"/>`, c.class, labels, top, long, thickness)
+			fmt.Fprintf(&b, `<text x="%.1f" y="%d">%s</text>`+"\n", labels+long+6, top+11, number(c.value))
+		}
+		y += heading + line*len(g.bars)
 	}
 	b.WriteString("</svg>\n")
 	return b.String()

@@ -36,8 +36,8 @@ var sections = [...]section{
 const made = "<!-- Made by `make bench-report` from bench/results. Do not edit. -->\n\n"
 
 // WriteTables writes every result, with its rounds and its command.
-func WriteTables(w io.Writer, results []result.Result) error {
-	p := page{w: w}
+func WriteTables(w io.Writer, all Measurements) error {
+	p, results := page{w: w}, all.Results
 	p.print("%s", "# Results of the benchmarks\n\n"+made+
 		"[docs/performance.md](../../docs/performance.md) is the short page, and [bench/README.md](../README.md) says how the benchmarks measure. "+
 		"Each figure was measured side by side with its peer: the two ran in turn, each time in a new process. Both columns are medians of the rounds. "+
@@ -48,6 +48,7 @@ func WriteTables(w io.Writer, results []result.Result) error {
 	for _, s := range split(results) {
 		p.section(s.section, s.results)
 	}
+	p.growthTables(&all)
 	return p.err
 }
 

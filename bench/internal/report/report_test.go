@@ -35,7 +35,7 @@ func TestTablesShowEachFigureWithItsVerdictRoundsAndCommand(t *testing.T) {
 		results[i].Settle(results[i].Unit == "s")
 	}
 	var b strings.Builder
-	if err := WriteTables(&b, results); err != nil {
+	if err := WriteTables(&b, Measurements{Results: results}); err != nil {
 		t.Fatal(err)
 	}
 	page := b.String()

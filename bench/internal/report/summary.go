@@ -16,73 +16,93 @@ type area struct {
 }
 
 // row is a result on the performance page, with the words for its work and its peer.
-type row struct{ name, work, peer string }
+type row struct {
+	name, work, peer string
+	// pending leaves the row out until its benchmark has run for the first time.
+	pending bool
+}
 
 // areas are the table, in order. They have the comparisons that users make most often,
 // also those in which Semel is slower. All other results are in the tables alone.
 var areas = []area{
 	{"`semel dedup` on 5 M JSON lines", []row{
-		{"dedup-polars", "time, keys in memory", "Polars"},
-		{"dedup-polars-memory", "memory of `semel dedup`", "Polars"},
-		{"dedup-duckdb", "time, keys in memory", "DuckDB"},
-		{"dedup-duckdb-memory", "memory of `semel dedup`", "DuckDB"},
-		{"dedup-chdb", "time, keys in memory", "chDB, one thread"},
-		{"dedup-orjson", "time, keys in memory", "Python with orjson"},
-		{"dedup-bare", "time, keys in memory", "Go loop, no JSON checks"},
-		{"dedup-store-polars", "time, keys on disk", "Polars, keeps no keys"},
+		{name: "dedup-polars", work: "time, keys in memory", peer: "Polars"},
+		{name: "dedup-polars-memory", work: "memory of `semel dedup`", peer: "Polars"},
+		{name: "dedup-duckdb", work: "time, keys in memory", peer: "DuckDB"},
+		{name: "dedup-duckdb-memory", work: "memory of `semel dedup`", peer: "DuckDB"},
+		{name: "dedup-chdb", work: "time, keys in memory", peer: "chDB, one thread"},
+		{name: "dedup-orjson", work: "time, keys in memory", peer: "Python with orjson"},
+		{name: "dedup-bare", work: "time, keys in memory", peer: "Go loop, no JSON checks"},
+		{name: "dedup-store-polars", work: "time, keys on disk", peer: "Polars, keeps no keys"},
 	}},
 	{"Other file work", []row{
-		{"dedup-csv-duckdb", "1.5 M CSV records", "DuckDB"},
+		{name: "dedup-csv-duckdb", work: "1.5 M CSV records", peer: "DuckDB"},
+		{name: "dedup-again-new", work: "5 M lines, 80 % known", peer: "80 % new", pending: true},
+		{name: "dedup-again-duckdb", work: "5 M lines, 80 % known", peer: "DuckDB", pending: true},
+		{name: "dedup-again-polars", work: "5 M lines, 80 % known", peer: "Polars", pending: true},
+		{name: "dedup-beyond-memory-duckdb", work: "200 M lines in 1 GiB", peer: "DuckDB", pending: true},
+		{name: "dedup-beyond-memory-qsv", work: "200 M lines in 1 GiB", peer: "qsv extdedup", pending: true},
+		{name: "once", work: "`semel once`, beside flock", peer: "limit"},
 	}},
 	{"Kafka to Kafka in transactions, 100 ms commits", []row{
-		{"kafka-100ms-streams-tuned", "deduplication", "Kafka Streams, tuned"},
-		{"kafka-100ms-streams-tuned-memory", "memory, Kafka to Kafka", "Kafka Streams, tuned"},
-		{"kafka-100ms-copy", "deduplication", "franz-go copy"},
-		{"kafka-windows-streams", "count per minute", "Kafka Streams, suppress"},
-		{"kafka-windows-streams-tuned", "count per minute", "Kafka Streams, tuned"},
-		{"kafka-windows-streams-memory", "memory of windows", "Kafka Streams, suppress"},
-		{"kafka-join-streams", "join with 1 M rows", "Kafka Streams, GlobalKTable"},
-		{"kafka-join-streams-memory", "memory of the join", "Kafka Streams, GlobalKTable"},
-		{"kafka-restart", "restart after SIGKILL, 1 M keys", "Kafka Streams"},
+		{name: "kafka-100ms-streams-tuned", work: "deduplication", peer: "Kafka Streams, tuned"},
+		{name: "kafka-100ms-streams-tuned-memory", work: "memory, Kafka to Kafka", peer: "Kafka Streams, tuned"},
+		{name: "kafka-100ms-copy", work: "deduplication", peer: "franz-go copy"},
+		{name: "kafka-windows-streams", work: "count per minute", peer: "Kafka Streams, suppress"},
+		{name: "kafka-windows-streams-tuned", work: "count per minute", peer: "Kafka Streams, tuned"},
+		{name: "kafka-windows-streams-memory", work: "memory of windows", peer: "Kafka Streams, suppress"},
+		{name: "kafka-join-streams", work: "join with 1 M rows", peer: "Kafka Streams, GlobalKTable"},
+		{name: "kafka-join-streams-memory", work: "memory of the join", peer: "Kafka Streams, GlobalKTable"},
+		{name: "kafka-restart", work: "restart after SIGKILL, 1 M keys", peer: "Kafka Streams"},
 	}},
 	{"Kafka, other modes", []row{
-		{"kafka-at-least-once-copy", "at least once", "franz-go copy"},
-		{"kafka-postgres", "rows and keys into PostgreSQL", "the same without keys"},
+		{name: "kafka-at-least-once-copy", work: "at least once", peer: "franz-go copy"},
+		{name: "kafka-postgres", work: "rows and keys into PostgreSQL", peer: "the same without keys"},
+		{name: "kafka-postgres-many", work: "rows and keys into PostgreSQL", peer: "many rows per statement"},
 	}},
 	{"Stores", []row{
-		{"memstore-claim", "in memory, one core", "Watermill"},
-		{"memstore-batch", "in memory, batches, one core", "Go map with mutex"},
-		{"memstore-memory-per-id", "memory per key", "Watermill"},
-		{"logstore-64-callers", "embedded, 64 callers, durable", "Pebble"},
-		{"logstore-one-caller", "embedded, one caller, durable", "raw write and sync"},
-		{"redis-64-callers-go-redis", "Redis, 64 callers", "go-redis `SET NX EX`"},
-		{"redis-batch", "Redis, batches", "redis-benchmark"},
-		{"tiered-duplicates", "cache above PostgreSQL, 90 % duplicates", "PostgreSQL alone"},
+		{name: "memstore-claim", work: "in memory, one core", peer: "Watermill"},
+		{name: "memstore-batch", work: "in memory, batches, one core", peer: "Go map with mutex"},
+		{name: "memstore-memory-per-id", work: "memory per key", peer: "Watermill"},
+		{name: "logstore-64-callers", work: "embedded, 64 callers, durable", peer: "Pebble"},
+		{name: "logstore-one-caller", work: "embedded, one caller, durable", peer: "raw write and sync"},
+		{name: "redis-64-callers-go-redis", work: "Redis, 64 callers", peer: "go-redis `SET NX EX`"},
+		{name: "redis-batch", work: "Redis, batches", peer: "redis-benchmark"},
+		{name: "tiered-duplicates", work: "cache above PostgreSQL, 90 % duplicates", peer: "PostgreSQL alone"},
 	}},
 	{"PostgreSQL", []row{
-		{"postgres-batch-single", "PostgreSQL keys in batches", "`INSERT` row by row"},
-		{"postgres-batch-copy", "PostgreSQL keys in batches", "`COPY`"},
-		{"postgres-transaction-1", "key and row, one per transaction", "the row alone"},
-		{"postgres-transaction-100", "key and row, 100 per transaction", "the rows alone"},
-		{"postgres-disk-per-id", "disk per key", "`text PRIMARY KEY`"},
+		{name: "postgres-batch-single", work: "PostgreSQL keys in batches", peer: "`INSERT` row by row"},
+		{name: "postgres-batch-copy", work: "PostgreSQL keys in batches", peer: "`COPY`"},
+		{name: "postgres-transaction-1", work: "key and row, one per transaction", peer: "the row alone"},
+		{name: "postgres-transaction-100", work: "key and row, 100 per transaction", peer: "the rows alone"},
+		{name: "postgres-disk-per-id", work: "disk per key", peer: "`text PRIMARY KEY`"},
 	}},
 	{"HTTP", []row{
-		{"http-proxy-keyed", "proxy, new keys, fsync each", "ReverseProxy without keys"},
-		{"http-proxy-plain", "proxy, no keys", "ReverseProxy"},
-		{"http-middleware", "middleware in memory", "the handler alone"},
-		{"http-middleware-idemlease", "middleware in memory", "idemlease"},
+		{name: "http-proxy-keyed", work: "proxy, new keys, fsync each", peer: "ReverseProxy without keys"},
+		{name: "http-proxy-postgres", work: "proxy, keys in PostgreSQL", peer: "ReverseProxy without keys"},
+		{name: "http-proxy-postgres-own", work: "proxy, keys in PostgreSQL", peer: "the service's own keys"},
+		{name: "http-proxy-plain", work: "proxy, no keys", peer: "ReverseProxy"},
+		{name: "http-middleware", work: "middleware in memory", peer: "the handler alone"},
+		{name: "http-middleware-idemlease", work: "middleware in memory", peer: "idemlease"},
+		{name: "serve-claim", work: "`semel serve`, durable", peer: "redis-benchmark"},
+		{name: "serve-batch", work: "`semel serve`, batches of 100", peer: "redis-benchmark"},
+		{name: "once-python", work: "Python client", peer: "redis-py"},
+		{name: "once-node", work: "Node client", peer: "ioredis"},
 	}},
-	{"Consumers, to a sink that only counts", []row{
-		{"nats-embedded", "NATS, embedded store", "the same without keys"},
-		{"nats-redis", "NATS, Redis store", "the same without keys"},
-		{"rabbitmq-redis", "RabbitMQ, Redis store", "the same without keys"},
-		{"rabbitmq-watermill", "RabbitMQ, keys in memory", "Watermill"},
-		{"sqs-embedded", "SQS (ElasticMQ), embedded store", "the same without keys"},
+	{"Consumers; to a sink that only counts if none is named", []row{
+		{name: "nats-embedded", work: "NATS, embedded store", peer: "the same without keys"},
+		{name: "nats-redis", work: "NATS, Redis store", peer: "the same without keys"},
+		{name: "nats-webhook", work: "NATS to webhook, embedded store", peer: "the same without keys"},
+		{name: "rabbitmq-redis", work: "RabbitMQ, Redis store", peer: "the same without keys"},
+		{name: "rabbitmq-watermill", work: "RabbitMQ, keys in memory", peer: "Watermill"},
+		{name: "rabbitmq-postgres", work: "RabbitMQ to PostgreSQL", peer: "the same without keys"},
+		{name: "sqs-embedded", work: "SQS (ElasticMQ), embedded store", peer: "the same without keys"},
+		{name: "sqs-postgres", work: "SQS to PostgreSQL", peer: "the same without keys"},
 	}},
 	{"Outbox, PostgreSQL to Kafka", []row{
-		{"outbox-kafka", "relay to Kafka", "Watermill forwarder"},
-		{"outbox-kafka-open", "relay to Kafka", "open-outbox, unordered"},
-		{"outbox-latency-open-p99", "commit to consumer, p99", "open-outbox, unordered"},
+		{name: "outbox-kafka", work: "relay to Kafka", peer: "Watermill forwarder"},
+		{name: "outbox-kafka-open", work: "relay to Kafka", peer: "open-outbox, unordered"},
+		{name: "outbox-latency-open-p99", work: "commit to consumer, p99", peer: "open-outbox, unordered"},
 	}},
 }
 
@@ -98,15 +118,25 @@ var charts = []chart{
 // tables is the path from the performance page to the tables of all results.
 const tables = "../bench/results/README.md"
 
-// WriteSummary writes the performance page: its charts and one table of chosen results. It
-// returns the charts by their path, which is relative to the page.
-func WriteSummary(w io.Writer, results []result.Result) (map[string]string, error) {
-	s := summary{page: page{w: w}, results: results}
+// WriteSummary writes the performance page: its charts, one table of chosen results, and the
+// tables of growth and costs. It returns the charts by their path, which is relative to the
+// page.
+func WriteSummary(w io.Writer, all Measurements) (map[string]string, error) {
+	s := summary{page: page{w: w}, results: all.Results}
 	files, err := s.write(areas, charts)
 	if err != nil {
 		return nil, err
 	}
-	return files, s.bounds(bounds)
+	if err := s.bounds(bounds); err != nil {
+		return nil, err
+	}
+	if len(all.Growth) > 0 {
+		s.growth(all.Growth, files)
+	}
+	if len(all.Costs) > 0 {
+		s.costs(all.Costs)
+	}
+	return files, s.err
 }
 
 // bound says what limits a figure. Each %s of the text is the ratio of one of the results.
@@ -164,17 +194,20 @@ func (s *summary) write(areas []area, charts []chart) (map[string]string, error)
 		}
 		path := "charts/" + c.file + ".svg"
 		files[path] = c.svg(bars)
-		s.print("\n![%s](%s)\n", c.alt(bars), path)
+		s.print("\n![%s. The table has the figures.](%s)\n", c.heading(bars), path)
 	}
-	s.print("\n| measured | Semel | peer | ratio |\n|---|--:|---|--:|\n")
+	s.print("\n|measured|Semel|peer|ratio|\n|---|--:|---|--:|\n")
 	for _, a := range areas {
-		s.print("| **%s** | | | |\n", a.title)
+		s.print("|**%s**||||\n", a.title)
 		for _, row := range a.rows {
 			r, err := s.result(row.name)
+			if err != nil && row.pending {
+				continue
+			}
 			if err != nil {
 				return nil, err
 			}
-			s.print("| [%s](%s#%s) | %s %s | %s: %s | **%s** |\n",
+			s.print("|[%s](%s#%s)|%s %s|%s: %s|**%s**|\n",
 				row.work, tables, r.Name, number(r.Ours), r.Unit, cell(row.peer), number(r.Peer), digits(r.Ratio))
 		}
 	}

@@ -29,7 +29,7 @@ func TestPageShowsChosenFiguresAndCharts(t *testing.T) {
 	var b strings.Builder
 	s := summary{page: page{w: &b}, results: measurements()}
 	files, err := s.write(
-		[]area{{"Files", []row{{"a-one", "read & `write`", "Peer|1"}, {"a-two", "copy", "Peer 2"}}}},
+		[]area{{"Files", []row{{name: "a-one", work: "read & `write`", peer: "Peer|1"}, {name: "a-two", work: "copy", peer: "Peer 2"}, {name: "c", pending: true}}}},
 		[]chart{{"files", "Files", []string{"a-one", "a-two"}}},
 	)
 	if err != nil {
@@ -38,11 +38,11 @@ func TestPageShowsChosenFiguresAndCharts(t *testing.T) {
 	text, at := b.String(), -1
 	for _, want := range []string{
 		"Measured from 2026-01-01 to 2026-01-03 on Linux: Some CPU, 2 cores, 24 GiB, go1.2; Some CPU, 2 cores, 24 GiB, go1.2, arm.\n",
-		"![Files, s (shorter is better). read & write: Semel 2.00, peer 3.00 (Peer|1); copy: Semel 4.00, peer 2.00 (Peer 2).](charts/files.svg)\n",
-		"| measured | Semel | peer | ratio |\n",
-		"| **Files** | | | |\n",
-		"| [read & `write`](../bench/results/README.md#a-one) | 2.00 s | Peer\\|1: 3.00 | **1.50** |\n",
-		"| [copy](../bench/results/README.md#a-two) | 4.00 s | Peer 2: 2.00 | **0.5** |\n",
+		"![Files, s (shorter is better). The table has the figures.](charts/files.svg)\n",
+		"|measured|Semel|peer|ratio|\n",
+		"|**Files**||||\n",
+		"|[read & `write`](../bench/results/README.md#a-one)|2.00 s|Peer\\|1: 3.00|**1.50**|\n",
+		"|[copy](../bench/results/README.md#a-two)|4.00 s|Peer 2: 2.00|**0.5**|\n",
 		"- [a-one](../bench/results/README.md#a-one): 1.50, wanted 2\n",
 	} {
 		next := strings.Index(text, want)
@@ -63,7 +63,7 @@ func TestPageShowsChosenFiguresAndCharts(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"<title>Files, s (shorter is better). read &amp; write: Semel 2.00, ",
+		"<title>Files, s (shorter is better). read &amp; write: Semel 2.00, peer 3.00 (Peer|1); copy: Semel 4.00, peer 2.00 (Peer 2).</title>",
 		"@media (prefers-color-scheme: dark)",
 		`width="220.0" height="14" rx="2"/><text x="436.0" y="75">2.00</text>`,  // half as long as
 		`width="440.0" height="14" rx="2"/><text x="656.0" y="135">4.00</text>`, // the longest
@@ -76,13 +76,13 @@ func TestPageShowsChosenFiguresAndCharts(t *testing.T) {
 
 func TestPageIsRefusedIfAResultIsMissingOrUnitsDiffer(t *testing.T) {
 	t.Parallel()
-	known := []area{{"Files", []row{{"a-one", "", ""}, {"b", "", ""}}}}
+	known := []area{{"Files", []row{{name: "a-one"}, {name: "b"}}}}
 	for _, c := range []struct {
 		areas  []area
 		charts []chart
 		want   string
 	}{
-		{[]area{{"Files", []row{{"c", "", ""}}}}, nil, "the performance page shows c, which has no result"},
+		{[]area{{"Files", []row{{name: "c"}}}}, nil, "the performance page shows c, which has no result"},
 		{known, []chart{{"files", "", []string{"c"}}}, "the performance page shows c, which has no result"},
 		{known, []chart{{"files", "", []string{"a-two"}}}, "the chart files shows a-two, which is not in the table"},
 		{known, []chart{{"files", "", []string{"a-one", "b"}}}, "the chart files has results with different units: a-one and b"},

@@ -3,14 +3,9 @@
 package result
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 )
 
@@ -96,52 +91,19 @@ func (r *Result) Save(dir string) error {
 	if err := r.Check(); err != nil {
 		return fmt.Errorf("result: save %q: %w", r.Name, err)
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(r); err != nil {
-		return fmt.Errorf("result: save %q: %w", r.Name, err)
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("result: save %q: %w", r.Name, err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, r.Name+".json"), b.Bytes(), 0o644); err != nil {
-		return fmt.Errorf("result: save %q: %w", r.Name, err)
-	}
-	return nil
+	return saveFile(dir, r.Name, r)
 }
 
 // LoadAll reads all results in dir, in the order of their names.
 func LoadAll(dir string) ([]Result, error) {
-	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	results, err := loadFiles(dir, func(r *Result) string { return r.Name })
 	if err != nil {
-		return nil, fmt.Errorf("result: list %s: %w", dir, err)
+		return nil, err
 	}
-	results := make([]Result, len(names))
-	for i, name := range names {
-		if err := load(name, &results[i]); err != nil {
-			return nil, fmt.Errorf("result: load %s: %w", name, err)
+	for i := range results {
+		if err := results[i].Check(); err != nil {
+			return nil, fmt.Errorf("result: load %s: %w", results[i].Name, err)
 		}
 	}
 	return results, nil
-}
-
-func load(name string, r *Result) error {
-	data, err := os.ReadFile(name)
-	if err != nil {
-		return err
-	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(r); err != nil {
-		return err
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return errors.New("there is more after the result")
-	}
-	if want := filepath.Base(name); r.Name+".json" != want {
-		return fmt.Errorf("the name %q does not belong into %s", r.Name, want)
-	}
-	return r.Check()
 }

@@ -16,7 +16,7 @@ func sharedBatches(ctx context.Context, store semel.Store, ids *ids, batch, work
 	start := time.Now()
 	batches := (ids.count + batch - 1) / batch
 	scratch := sync.Pool{New: func() any {
-		return &claims{make([]semel.ClaimRequest, batch), make([]semel.ClaimAnswer, batch)}
+		return &claims{reqs: make([]semel.ClaimRequest, batch), answers: make([]semel.ClaimAnswer, batch)}
 	}}
 	err := inParallel(workers, batches, func(b int) error {
 		c := scratch.Get().(*claims)
@@ -43,6 +43,7 @@ func sharedBatches(ctx context.Context, store semel.Store, ids *ids, batch, work
 type claims struct {
 	reqs    []semel.ClaimRequest
 	answers []semel.ClaimAnswer
+	owned   bool // each has an owner of its own
 }
 
 // inParallel calls do for 0 to n-1 by several concurrent workers. It returns the first

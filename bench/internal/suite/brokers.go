@@ -16,6 +16,7 @@ import (
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/test/services"
 )
 
 // broker is a server of queues that the benchmarks fill and read.
@@ -42,6 +43,7 @@ type brokerServer struct {
 	// It is nil if the server looks up no ids.
 	withIDs func(context.Context) (func(context.Context, [][]byte) error, error)
 	url     string
+	server  *services.Server
 	close   func() error
 }
 

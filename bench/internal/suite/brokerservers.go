@@ -72,7 +72,8 @@ func startNATS(ctx context.Context) (_ *brokerServer, err error) {
 			id := func() string { return client + strconv.FormatInt(last.Add(1), 10) }
 			return func(ctx context.Context, bodies [][]byte) error { return publishNATS(ctx, js, bodies, id) }, nil
 		},
-		close: func() error { conn.Close(); return server.Close() },
+		server: server,
+		close:  func() error { conn.Close(); return server.Close() },
 	}, nil
 }
 
@@ -159,8 +160,9 @@ func startRabbitMQ(ctx context.Context) (_ *brokerServer, err error) {
 			}
 			return func(ctx context.Context, bodies [][]byte) error { return confirmAll(ctx, ch, bodies) }, ch.Confirm(false)
 		},
-		url:   rabbitURL(server.Addr()),
-		close: func() error { return errors.Join(conn.Close(), server.Close()) },
+		url:    rabbitURL(server.Addr()),
+		server: server,
+		close:  func() error { return errors.Join(conn.Close(), server.Close()) },
 	}, nil
 }
 
@@ -245,7 +247,9 @@ func startSQS(ctx context.Context) (_ *brokerServer, err error) {
 		plain: func(context.Context) (func(context.Context, [][]byte) error, error) {
 			return func(ctx context.Context, bodies [][]byte) error { return sendBatches(ctx, client, queue, bodies) }, nil
 		},
-		close: func() error { transport.CloseIdleConnections(); return server.Close() },
+		url:    queue,
+		server: server,
+		close:  func() error { transport.CloseIdleConnections(); return server.Close() },
 	}, nil
 }
 

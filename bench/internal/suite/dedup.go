@@ -130,6 +130,7 @@ func dedup(e Env) []Benchmark {
 			},
 		},
 		e.dedupAgain(full),
+		e.dedupBeyond(),
 		e.dedupSynced("pebble", "github.com/cockroachdb/pebble/v2", fewer),
 		e.dedupSynced("sqlite", "modernc.org/sqlite", fewer),
 	)

@@ -146,6 +146,7 @@ type semelKafka struct {
 	eos    bool
 	commit time.Duration // the interval of transactions
 	static bool          // a static member with a short session
+	window time.Duration // of the keys; 0 is 1 h
 }
 
 // semelKafka runs semel run with a pipeline from kafkaIn to kafkaOut in kafkaGroup. All
@@ -168,8 +169,8 @@ func (e *Env) semelKafka(s semelKafka) kafkaProgram {
 			stores = fmt.Sprintf("stores: { keys: { embedded: { path: %s } } }\n", filepath.Join(dir, "keys"))
 			commit = "store: keys"
 		}
-		config := fmt.Sprintf("%spipelines:\n  once:\n    source: { kafka: { %s } }\n    key: { id: record-key, on_missing: fail }\n    window: 1h\n    sink: { kafka: { brokers: [%s], topic: %s, compression: none, key_headers: false } }\n    %s\n",
-			stores, source, brokers, kafkaOut, commit)
+		config := fmt.Sprintf("%spipelines:\n  once:\n    source: { kafka: { %s } }\n    key: { id: record-key, on_missing: fail }\n    window: %v\n    sink: { kafka: { brokers: [%s], topic: %s, compression: none, key_headers: false } }\n    %s\n",
+			stores, source, cmp.Or(s.window, time.Hour), brokers, kafkaOut, commit)
 		file := filepath.Join(dir, "semel.yaml")
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			return nil, err

@@ -55,6 +55,8 @@ type Benchmark struct {
 	// procs is the number of cores that both sides may use; 0 is all. Other programs
 	// get it only as GOMAXPROCS.
 	procs int
+	// rounds replaces the number of rounds if one takes many minutes.
+	rounds int
 	// prepare runs once and is not measured. It builds programs and generates inputs.
 	prepare func(context.Context) error
 	// ours and peer measure once each. If peer is nil, the figures have limits.
@@ -127,12 +129,13 @@ func (r *Runner) Run(ctx context.Context, b *Benchmark) error {
 	}
 	rounds := map[string][][2]float64{} // for each figure
 	repeats := make([]int, len(rivals))
-	for n := range r.Env.rounds() {
+	want := cmp.Or(r.Env.Rounds, b.rounds, Rounds)
+	for n := range want {
 		values, took, err := r.round(ctx, b, rivals, repeats)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(r.Log, "%s: round %d of %d:", b.Name, n+1, r.Env.rounds())
+		fmt.Fprintf(r.Log, "%s: round %d of %d:", b.Name, n+1, want)
 		for _, v := range rivals {
 			for _, f := range v.figures {
 				pair := values[f.name]
@@ -318,8 +321,13 @@ func (e *Env) command(name string) string {
 	if e.rounds() != Rounds {
 		name = fmt.Sprintf("-rounds %d %s", e.rounds(), name)
 	}
+	return e.commandOf("bench", name)
+}
+
+// commandOf returns the command of a program that repeats a measurement.
+func (e *Env) commandOf(program, name string) string {
 	if e.Quick {
 		name = "-quick " + name
 	}
-	return "go run -C bench ./cmd/bench " + name
+	return "go run -C bench ./cmd/" + program + " " + name
 }
