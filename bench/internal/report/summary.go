@@ -85,6 +85,7 @@ var areas = []area{
 		{name: "http-middleware", work: "middleware in memory", peer: "the handler alone"},
 		{name: "http-middleware-idemlease", work: "middleware in memory", peer: "idemlease"},
 		{name: "serve-claim", work: "`semel serve`, durable", peer: "redis-benchmark"},
+		{name: "serve-claim-http", work: "`semel serve`, durable", peer: "net/http, keeps nothing", pending: true},
 		{name: "serve-batch", work: "`semel serve`, batches of 100", peer: "redis-benchmark"},
 		{name: "once-python", work: "Python client", peer: "redis-py"},
 		{name: "once-node", work: "Node client", peer: "ioredis"},
@@ -148,7 +149,11 @@ type bound struct {
 var bounds = []bound{
 	{"Redis", "A message needs two scripted writes, and Redis executes scripts on one core: the target is 0.6. Instead, use an embedded store (NATS %s, RabbitMQ %s), or PostgreSQL if messages become rows.", []string{"nats-embedded", "rabbitmq-embedded"}},
 	{"Memory", "A claim hashes the key with a secret, compares 120 bits and records a window. The Go map does none of it, so the target is 0.9.", nil},
-	{"Key and row", "The key is a second row with an index entry, half of the work of the first. Batches raise the rate.", nil},
+	{"Key and row", "The key is a second row with an index entry, half of the work of the first, so the target of Kafka to PostgreSQL is 0.65. Batches raise the rate.", nil},
+	{"Keys of the proxy in PostgreSQL", "A request needs two transactions more, on cores that it shares with the database: the target is 0.5. A service that keeps the keys itself pays the same (%s).", []string{"http-proxy-postgres-own"}},
+	{"NATS to webhook", "A batch of messages needs two syncs of the disk, and without keys none: the target is 0.6.", nil},
+	{"`semel serve`", "Of the time of a claim, most is Go's HTTP server: beside one that keeps nothing, the ratio is %s. The target beside Redis is 0.35, and 5 times its p99. Batches have %s.", []string{"serve-claim-http", "serve-batch"}},
+	{"Node client", "A call writes and reads more text than one of ioredis, with scope, lease, token and result, and one thread does all of it: the target is 0.65.", nil},
 }
 
 // bounds writes what limits some figures.

@@ -128,19 +128,10 @@ func (e *Env) throughTo(ctx context.Context, handler http.HandlerFunc, start fun
 
 // serves waits until a proxy passes requests on. semel proxy listens before its store is open.
 func serves(ctx context.Context, address string) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	for {
+	return patiently(ctx, func() error {
 		_, _, err := requests(ctx, address, 1, 1, false)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("suite: %w", err)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+		return err
+	})
 }
 
 // createOrder is the effect of a request.

@@ -20,28 +20,43 @@ import (
 // pipeline of its peer.
 const serveBatch = 100
 
-// serving lists the benchmarks of semel serve and its clients. Both sides have a server with
+// servers lists the benchmarks of semel serve and its clients. Both sides have a server with
 // an empty store, and a client that is another process.
-func serving(e Env) []Benchmark {
+func servers(e Env) []Benchmark {
 	claims, batches, calls := e.size(200_000, 2_000), e.size(20_000, 100), e.size(20_000, 500)
 	const ours = "Semel answers each when it is on the disk (fsync: always), with lease, token and claim_id. "
 	peer := func(pipelined int) string {
 		return fmt.Sprintf("Peer: redis-benchmark -c %d -P %d SET __rand_int__ 1 NX EX 3600, as many, with appendfsync everysec", httpConns, pipelined)
 	}
+	claimed := func(suffix string, rate, late float64) []figure {
+		return []figure{
+			{name: "serve-claim" + suffix, value: "serve-claim", unit: "claims/s", target: rate},
+			{name: "serve-claim" + suffix + "-p99", value: "serve-claim-p99", unit: "ms", lessIsBetter: true, target: late},
+		}
+	}
 	return []Benchmark{
 		{
-			Name:        "serve-claim",
-			Work:        fmt.Sprintf("%s claims of new keys, over %d connections with one request on each, from one thread in an event loop. %s%s", count(claims), httpConns, ours, peer(1)),
-			peerVersion: redisBenchmarkVersion, prepare: e.buildSemel,
+			Name:    "serve-claim",
+			Work:    fmt.Sprintf("%s claims of new keys, over %d connections with one request on each, from one thread in an event loop. %s", count(claims), httpConns, ours),
+			prepare: func(ctx context.Context) error { return errors.Join(e.buildSemel(ctx), e.build("answer")(ctx)) },
 			ours: func(ctx context.Context) (map[string]float64, error) {
 				return e.serveLoad(ctx, "serve-claim", claims, 1)
 			},
-			peer: func(ctx context.Context) (map[string]float64, error) {
-				return redisLoad(ctx, "serve-claim", claims, 1)
-			},
-			figures: []figure{
-				{name: "serve-claim", unit: "claims/s", target: 0.6},
-				{name: "serve-claim-p99", unit: "ms", lessIsBetter: true, target: 1. / 3},
+			rivals: []rival{
+				{
+					work: peer(1), peerVersion: redisBenchmarkVersion,
+					peer: func(ctx context.Context) (map[string]float64, error) {
+						return redisLoad(ctx, "serve-claim", claims, 1)
+					},
+					figures: claimed("", 0.6, 1./3),
+				},
+				{
+					work: "Peer: a server of net/http that reads the same requests, keeps nothing and answers each with the same grant", peerVersion: standard("net/http"),
+					peer: func(ctx context.Context) (map[string]float64, error) {
+						return e.answerLoad(ctx, "serve-claim", claims)
+					},
+					figures: claimed("-http", 0, 0),
+				},
 			},
 		},
 		{
@@ -69,12 +84,24 @@ func (e *Env) serve(ctx context.Context, use func(address string) error) error {
 	if err != nil {
 		return err
 	}
+	return serving(func(address string) *exec.Cmd {
+		return exec.CommandContext(ctx, e.work("bin", "semel"), "serve", "--listen", address, "--store", dir, "--admin", "off", "--log-level", "error")
+	}, func(address string) error {
+		if err := durableClaimsAt(ctx, "http://"+address); err != nil {
+			return err
+		}
+		return use(address)
+	})
+}
+
+// serving starts a server at a free address, and calls use with that.
+func serving(server func(address string) *exec.Cmd, use func(address string) error) error {
 	address, release, err := services.FreeAddr()
 	if err != nil {
 		return err
 	}
 	defer release()
-	cmd := exec.CommandContext(ctx, e.work("bin", "semel"), "serve", "--listen", address, "--store", dir, "--admin", "off", "--log-level", "error")
+	cmd := server(address)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return err
@@ -83,29 +110,34 @@ func (e *Env) serve(ctx context.Context, use func(address string) error) error {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()         // it was killed
 	}()
-	if err := durableClaimsAt(ctx, "http://"+address); err != nil {
-		return err
-	}
 	return use(address)
 }
 
 // durableClaimsAt waits until a server answers, and checks that it promises what the rows say.
 func durableClaimsAt(ctx context.Context, address string) error {
+	var limits struct {
+		Store struct {
+			DurableClaims bool `json:"durable_claims"`
+			PowerSafe     bool `json:"power_safe"`
+		}
+	}
+	if err := patiently(ctx, func() error { return getJSON(ctx, address+"/v1/limits", &limits) }); err != nil {
+		return err
+	}
+	if !limits.Store.DurableClaims || !limits.Store.PowerSafe {
+		return fmt.Errorf("suite: the store of semel serve promises too little: %+v", limits.Store)
+	}
+	return nil
+}
+
+// patiently asks until there is no error, for 10 s at most.
+func patiently(ctx context.Context, ask func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
-		var limits struct {
-			Store struct {
-				DurableClaims bool `json:"durable_claims"`
-				PowerSafe     bool `json:"power_safe"`
-			}
-		}
-		err := getJSON(ctx, address+"/v1/limits", &limits)
-		switch {
-		case err == nil && limits.Store.DurableClaims && limits.Store.PowerSafe:
+		err := ask()
+		if err == nil {
 			return nil
-		case err == nil:
-			return fmt.Errorf("suite: the store of semel serve promises too little: %+v", limits.Store)
 		}
 		select {
 		case <-ctx.Done():
@@ -132,23 +164,41 @@ func getJSON(ctx context.Context, address string, value any) error {
 }
 
 // serveLoad measures requests with so many claims each.
-func (e *Env) serveLoad(ctx context.Context, name string, requests, claims int) (map[string]float64, error) {
-	values := map[string]float64{}
-	err := e.serve(ctx, func(address string) error {
-		l := &httpLoad{address: address, conns: httpConns, requests: requests, request: claimRequest(address, claims)}
-		l.check = func(body []byte) error {
-			if n := bytes.Count(body, []byte(`"decision":"fresh"`)); n != claims {
-				return fmt.Errorf("%d of %d claims were granted: %.200s", n, claims, body)
-			}
-			return nil
-		}
-		rate, late, err := l.run()
-		values[name] = rate * float64(claims)
-		if claims == 1 {
-			values[name+"-p99"] = float64(late.Microseconds()) / 1000
-		}
+func (e *Env) serveLoad(ctx context.Context, name string, requests, claims int) (values map[string]float64, err error) {
+	err = e.serve(ctx, func(address string) error {
+		values, err = claimLoad(name, address, requests, claims)
 		return err
 	})
+	return values, err
+}
+
+// answerLoad measures requests to a server that keeps nothing.
+func (e *Env) answerLoad(ctx context.Context, name string, requests int) (values map[string]float64, err error) {
+	err = serving(func(address string) *exec.Cmd { return exec.CommandContext(ctx, e.work("bin", "answer"), address) }, func(address string) error {
+		var grant any
+		if err := patiently(ctx, func() error { return getJSON(ctx, "http://"+address, &grant) }); err != nil {
+			return err
+		}
+		values, err = claimLoad(name, address, requests, 1)
+		return err
+	})
+	return values, err
+}
+
+// claimLoad sends requests with so many claims each.
+func claimLoad(name, address string, requests, claims int) (map[string]float64, error) {
+	l := &httpLoad{address: address, conns: httpConns, requests: requests, request: claimRequest(address, claims)}
+	l.check = func(body []byte) error {
+		if n := bytes.Count(body, []byte(`"decision":"fresh"`)); n != claims {
+			return fmt.Errorf("%d of %d claims were granted: %.200s", n, claims, body)
+		}
+		return nil
+	}
+	rate, late, err := l.run()
+	values := map[string]float64{name: rate * float64(claims)}
+	if claims == 1 {
+		values[name+"-p99"] = float64(late.Microseconds()) / 1000
+	}
 	return values, err
 }
 
