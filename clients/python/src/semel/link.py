@@ -151,23 +151,12 @@ class Link:
         self._file: Optional[BinaryIO] = None  # what comes over the socket
 
     def post(self, path: str, body: bytes, timeout: float) -> dict[str, Any]:
-        """Sends a request and returns the answer, or raises a Problem.
-
-        The server recognises each request that it gets twice, so one that failed on a
-        connection that the server had meanwhile closed is sent again at once.
-        """
-        kept = self._sock is not None
-        try:
-            return self._post(path, body, timeout)
-        except _Silence as silence:
-            if not kept or silence.timed_out:
-                raise
-        return self._post(path, body, timeout)
-
-    def _post(self, path: str, body: bytes, timeout: float) -> dict[str, Any]:
+        """Sends a request once and returns the answer, or raises a Problem."""
         to = self._address
         head = f"POST {to.prefix}{path} HTTP/1.1\r\n{to.headers}Content-Length: {len(body)}\r\n\r\n"
         try:
+            if not self._quiet():
+                self.close()
             if self._sock is None:
                 self._sock = to.connect(timeout)
                 self._file = self._sock.makefile("rb")
@@ -180,7 +169,7 @@ class Link:
             value = json.loads(answer.body) if answer.body else None
         except (OSError, ValueError) as error:
             self.close()
-            raise _Silence(to.url, error) from error
+            raise _silence(to.url, error) from error
         except BaseException:  # an interrupt: the answer that comes is not that of the next request
             self.close()
             raise
@@ -190,9 +179,24 @@ class Link:
             return value
         if answer.status == 200:
             self.close()
-            raise _Silence(to.url, ValueError("the answer is no JSON object"))
+            raise _silence(to.url, ValueError("the answer is no JSON object"))
         after = answer.retry_after
         raise Problem.of(value, answer.status, float(after) if after.isdigit() else 0)
+
+    def _quiet(self) -> bool:
+        """Reports whether nothing has come over the connection since the last answer: neither its
+        end, after which a request would be lost, nor bytes, which would be read as the answer to
+        the next request.
+        """
+        if self._sock is None or self._file is None:
+            return False
+        self._sock.settimeout(0)
+        try:
+            return self._file.read(1) is None
+        except ssl.SSLWantReadError:
+            return True
+        except OSError:
+            return False
 
     def close(self) -> None:
         sock, file, self._sock, self._file = self._sock, self._file, None, None
@@ -202,12 +206,9 @@ class Link:
             sock.close()
 
 
-class _Silence(Problem):
+def _silence(url: str, cause: Exception) -> Problem:
     """No answer came, or a part of one: the server may have done what it was asked."""
-
-    def __init__(self, url: str, cause: Exception) -> None:
-        said = str(cause) or type(cause).__name__
-        super().__init__(
-            "no-answer", f"no answer from {url}: {said}: is `semel serve` running there?", "same"
-        )
-        self.timed_out = isinstance(cause, socket.timeout)
+    said = str(cause) or type(cause).__name__
+    return Problem(
+        "no-answer", f"no answer from {url}: {said}: is `semel serve` running there?", "same"
+    )
