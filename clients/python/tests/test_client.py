@@ -123,7 +123,7 @@ class Scripted:
                 threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
-        with sock, sock.makefile("rb") as file:
+        with sock, sock.makefile("rb") as file, contextlib.suppress(ConnectionResetError):
             while line := file.readline():
                 length = 0
                 while line.strip():

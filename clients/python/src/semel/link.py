@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import select
 import socket
 import ssl
 from contextlib import suppress
@@ -148,7 +150,9 @@ class Link:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._sock: Optional[socket.socket] = None
-        self._file: Optional[BinaryIO] = None  # what comes over the socket
+        self._stream: Optional[_Stream] = None
+        self._file: Optional[io.BufferedReader] = None  # what comes over the socket
+        self._timeout = 0.0  # of the socket
 
     def post(self, path: str, body: bytes, timeout: float) -> dict[str, Any]:
         """Sends a request once and returns the answer, or raises a Problem."""
@@ -158,10 +162,13 @@ class Link:
             if not self._quiet():
                 self.close()
             if self._sock is None:
-                self._sock = to.connect(timeout)
-                self._file = self._sock.makefile("rb")
+                self._sock, self._timeout = to.connect(timeout), timeout
+                self._stream = _Stream(self._sock)
+                self._file = io.BufferedReader(self._stream)
             assert self._file is not None
-            self._sock.settimeout(timeout)
+            if timeout != self._timeout:
+                self._sock.settimeout(timeout)
+                self._timeout = timeout
             # The server may have refused the body, and closed before it read all of it.
             with suppress(BrokenPipeError, ConnectionResetError):
                 self._sock.sendall(head.encode() + body)
@@ -188,15 +195,12 @@ class Link:
         end, after which a request would be lost, nor bytes, which would be read as the answer to
         the next request.
         """
-        if self._sock is None or self._file is None:
+        if self._sock is None or self._stream is None or self._file is None:
             return False
-        self._sock.settimeout(0)
-        try:
-            return self._file.read(1) is None
-        except ssl.SSLWantReadError:
-            return True
-        except OSError:
-            return False
+        self._stream.held = True
+        read = self._file.read(1)
+        self._stream.held = False
+        return read is None and not _readable(self._sock)
 
     def close(self) -> None:
         sock, file, self._sock, self._file = self._sock, self._file, None, None
@@ -204,6 +208,33 @@ class Link:
             file.close()
         if sock is not None:
             sock.close()
+
+
+class _Stream(io.RawIOBase):
+    """What comes over a socket. While it is held, only what was read before is there."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.held = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> Optional[int]:
+        return None if self.held else self._sock.recv_into(buffer)
+
+
+def _readable(sock: socket.socket) -> bool:
+    """Reports whether bytes, or the end, have come over a socket. It costs one call of the system:
+    each one hands the interpreter to another thread.
+    """
+    if isinstance(sock, ssl.SSLSocket) and sock.pending() > 0:
+        return True
+    if not hasattr(select, "poll"):  # on Windows
+        return bool(select.select([sock], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _silence(url: str, cause: Exception) -> Problem:
