@@ -314,8 +314,8 @@ var packageMap = map[string][]string{
 	"test/http":                 {},
 	"test/clients":              {},
 	"test/kafka":                {},
-	"test/kafkatest": {"doctor",
-		".", "key", "pipeline",
+	"test/kafkatest": {
+		".", "doctor", "internal/retry", "key", "pipeline",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kfake", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
 	"test/programtest": {

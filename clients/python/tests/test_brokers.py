@@ -26,7 +26,8 @@ import semel
 import semel.celery
 import semel.kafka
 import semel.pika
-from semel import doubt
+from semel import Outcome, doubt
+from semel.consumer import Settler
 
 from .test_client import new_client
 
@@ -65,6 +66,21 @@ RAN["may have happened"] = 1
 
 def key(body: bytes) -> str:
     return str(json.loads(body)["id"])
+
+
+class SettlerTest(unittest.TestCase):
+    def test_an_error_of_the_credentials_parks_no_message(self) -> None:
+        parked: list[Any] = []
+        settler = Settler(lambda message, error: parked.append(message), 1, threading.Event())
+        for problem, parks in (("unauthenticated", 0), ("forbidden", 0), ("key-invalid", 1)):
+            error = semel.Refused("no")
+            error.problem = problem
+            if parks:
+                self.assertTrue(settler.settled(7, problem, Outcome(error=error)))
+            else:
+                with self.assertRaises(semel.Refused):
+                    settler.settled(7, problem, Outcome(error=error))
+        self.assertEqual(parked, ["key-invalid"])
 
 
 class ConsumerTest(unittest.TestCase):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import enum
 import functools
 import http.client
 import io
+import json
 import os
 import pickle
+import queue
+import select
 import socket
 import ssl
 import threading
@@ -18,6 +22,8 @@ import urllib.error
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures.thread import BrokenThreadPool
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -25,7 +31,7 @@ from unittest import mock
 
 import semel
 from semel import doubt, lanes, leases, wire
-from semel.link import Link, read_answer
+from semel.link import Address, Link, read_answer
 
 
 def new_client(**policy: Any) -> semel.Client:
@@ -97,6 +103,122 @@ class FormTest(unittest.TestCase):
                 self.assertRaises(ValueError, read_answer, io.BytesIO(text))
 
 
+class Scripted:
+    """A server that answers each request by the next line of a script: with a dict and status 200,
+    with another status, by what a function does with the connection, or, for None, by its end.
+    """
+
+    def __init__(self, *script: Any) -> None:
+        self.connections, self.script = 0, list(script)
+        self.requests: queue.Queue[list[Any]] = queue.Queue()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock = self._listener.accept()[0]
+                self.connections += 1
+                threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        with sock, sock.makefile("rb") as file, contextlib.suppress(ConnectionResetError):
+            while line := file.readline():
+                length = 0
+                while line.strip():
+                    name, _, value = line.partition(b":")
+                    length = int(value) if name.lower() == b"content-length" else length
+                    line = file.readline()
+                self.requests.put(json.loads(file.read(length))["items"])
+                answer = self.script.pop(0)
+                if answer is None:
+                    return
+                if callable(answer):
+                    answer(sock)
+                else:
+                    sock.sendall(whole(answer))
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def next(self) -> list[Any]:
+        return self.requests.get(timeout=60)
+
+
+def whole(answer: Any) -> bytes:
+    status = answer.get("status", 200)
+    text = json.dumps(answer).encode()
+    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(text), text)
+
+
+def granted(token: str) -> dict[str, Any]:
+    return {"items": [{"decision": "fresh", "token": token, "attempt": 1, "lease_ms": 60000}]}
+
+
+DONE: dict[str, Any] = {"items": [{"state": "done"}]}
+
+
+class LinkTest(unittest.TestCase):
+    """One connection to a server that the test makes."""
+
+    def start(self, *script: Any) -> Scripted:
+        server = Scripted(*script)
+        self.addCleanup(server.close)
+        self.link = Link(Address(server.url, None, None))
+        self.addCleanup(self.link.close)
+        return server
+
+    def post(self) -> Any:
+        return self.link.post("/v1/batch", b'{"items":[]}', 60)
+
+    def test_bytes_behind_an_answer_are_not_the_next_answer(self) -> None:
+        stale = whole({"items": ["stale"]})
+        for behind in (stale, stale[:-1], b"\r\n"):
+            server = self.start(
+                lambda sock, behind=behind: sock.sendall(whole({"items": [1]}) + behind),
+                {"items": [2]},
+            )
+            self.assertEqual(self.post(), {"items": [1]})
+            self.assertEqual(self.post(), {"items": [2]})
+            self.assertEqual(server.connections, 2)
+
+    def test_bytes_that_come_while_nothing_is_asked_are_not_the_next_answer(self) -> None:
+        read, ended = threading.Event(), threading.Event()
+
+        def late(sock: socket.socket) -> None:
+            sock.sendall(whole({"items": [1]}))
+            read.wait(60)
+            sock.sendall(whole({"status": 408}))
+
+        def ends(sock: socket.socket) -> None:
+            sock.sendall(whole({"items": [2]}))
+            ended.wait(60)
+            sock.shutdown(socket.SHUT_WR)
+
+        server = self.start(late, ends, {"items": [3]})
+        for n, event in ((1, read), (2, ended), (3, None)):
+            self.assertEqual(self.post(), {"items": [n]})
+            if event is not None:
+                event.set()
+                self.assertTrue(select.select([self.link._sock], [], [], 60)[0])
+        self.assertEqual((server.connections, server.requests.qsize()), (3, 3))
+
+    def test_a_connection_is_used_again(self) -> None:
+        server = self.start({"items": [1]}, {"items": [2]})
+        self.assertEqual([self.post(), self.post()], [{"items": [1]}, {"items": [2]}])
+        self.assertEqual(server.connections, 1)
+
+    def test_a_request_whose_answer_is_lost_is_sent_once(self) -> None:
+        server = self.start({"items": [1]}, None, {"items": [3]})
+        self.post()
+        with self.assertRaises(wire.Problem) as lost:
+            self.post()
+        self.assertEqual((lost.exception.kind, lost.exception.retry), ("no-answer", "same"))
+        self.assertEqual(server.requests.qsize(), 2)
+        self.assertEqual(self.post(), {"items": [3]})
+
+
 class OnceTest(unittest.TestCase):
     def test_a_repetition_gets_the_first_result(self) -> None:
         for result in ("receipt", "42", {"n": 2**70, "é": [1.5, None]}, 0, "", [], False, None):
@@ -122,6 +244,35 @@ class OnceTest(unittest.TestCase):
                 client.once(key, broken)
             self.assertTrue(again.exception.replayed)
             self.assertEqual(broken.n, 1)
+
+    def test_a_failure_with_a_long_text_is_kept_as_a_failure(self) -> None:
+        client, broken = new_client(), Effects(semel.Permanent("declined " + "x" * 3_000_000))
+        for _ in range(2):
+            with self.assertRaisesRegex(semel.Permanent, "declined"):
+                client.once("order-7", broken)
+        self.assertEqual(broken.n, 1)
+
+    def test_an_error_that_says_that_nothing_ran_is_no_failure_of_the_effect(self) -> None:
+        for policy in ({"permanent_on": (Exception,)}, {"unknown_on": (Exception,)}):
+            client = new_client(**policy)
+            outcomes = client.once_each(["a", "b"], self.fail, key=str, group=lambda _: "g")
+            self.assertEqual(type(outcomes[1].error), semel.Skipped)
+            self.assertEqual(client.lookup(["b"])[0]["state"], "absent")
+
+            clock = mock.patch("semel.claim.now", lambda: leases.now() + 3600)
+
+            def late(_: Any, clock: Any = clock) -> None:
+                clock.start()
+
+            try:
+                outcomes = client.once_each(["c", "d"], late, key=str)
+            finally:
+                clock.stop()
+            self.assertEqual(type(outcomes[1].error), semel.InFlight)
+            self.assertEqual(client.once("d", Effects()), "receipt")
+            with client.claim("held"), self.assertRaises(semel.InFlight):
+                client.once("around", client.once, "held", Effects())
+            self.assertEqual(client.once("around", Effects()), "receipt")
 
     def test_an_effect_without_outcome_makes_the_key_unknown(self) -> None:
         client = new_client(unknown_on=(ConnectionError,))
@@ -175,12 +326,16 @@ class OnceTest(unittest.TestCase):
             vars(made).update(members)
             return made
 
+        unrecorded = semel.Refused("the effect ran")
+        unrecorded.ran = True
         nothing = semel.Unavailable("nothing ran")
         nothing.__cause__ = TimeoutError()
         for raised, open_ in (
             (error("ReadTimeout"), True),
             (error("MyOwn", type("TimeoutException", (Exception,), {})), True),
             (error("SoftTimeLimitExceeded"), True),
+            (BrokenProcessPool(), True),  # the process that ran it has died
+            (BrokenThreadPool(), False),
             (error("ServerDisconnectedError"), True),
             (error("RemoteProtocolError"), True),
             (socket.timeout(), True),
@@ -196,6 +351,8 @@ class OnceTest(unittest.TestCase):
             (error("ConnectTimeout", type("Timeout", (OSError,), {})), False),
             (error("PoolTimeout"), False),
             (nothing, False),
+            (semel.Refused("nothing ran"), False),
+            (unrecorded, True),
             (KeyError(), False),
             (error("RedisError", type("ConnectionError", (Exception,), {})), True),
             (error("ClientConnectorError", type("ClientConnectionError", (OSError,), {})), False),
@@ -275,8 +432,10 @@ class OnceTest(unittest.TestCase):
             raise wire.Problem("forbidden", "no longer", "no")
 
         with mock.patch.object(Link, "post", refuse), self.assertLogs("semel", "WARNING"):
-            with self.assertRaises(semel.Refused):
+            with self.assertRaisesRegex(semel.Refused, "the effect ran") as refused:
                 client.once("order-7", effect)
+        self.assertTrue(refused.exception.ran)
+        self.assertTrue(doubt.leaves(refused.exception))  # to an effect around it
         self.assertEqual(len(asked), 2)
         self.assertIn(b"not_kept", asked[1])
 
@@ -351,8 +510,10 @@ class OnceTest(unittest.TestCase):
             semel.Client().claim(None)  # type: ignore[arg-type]
         with self.assertRaisesRegex(TypeError, "has no parameter 'order'"):
             semel.Client().idempotent("order")(lambda order_id: None)
-        with self.assertRaisesRegex(semel.Refused, "window"):
+        with self.assertRaisesRegex(semel.Refused, "nothing ran.*window") as refused:
             new_client(window="a week").once("order-7", Effects())
+        self.assertFalse(refused.exception.ran)
+        self.assertEqual(refused.exception.problem, "invalid-request")
         gone = semel.Client("http://127.0.0.1:9", retry_for="100ms")
         with self.assertRaisesRegex(semel.Unavailable, "nothing ran.*is `semel serve` running"):
             gone.once("order-7", Effects())
@@ -550,6 +711,52 @@ class ClaimTest(unittest.TestCase):
             Link.post = post  # type: ignore[method-assign]
         self.assertEqual(client.using(wait="30s").once("order-7", Effects()), "receipt")
 
+    def test_a_claim_whose_first_sending_may_have_arrived_is_given_back(self) -> None:
+        later = {"retry": "later", "retry_after_ms": 120_000}
+        for problem in (
+            {"status": 503, **later},
+            {"status": 401, "retry": "no"},
+            {"items": [{"error": later}]},
+        ):
+            with self.subTest(problem=problem), mock.patch.object(lanes, "MOST_LANES", 1):
+                end = {"items": [{"state": "absent"}]}
+                server = Scripted(granted("7"), DONE, None, problem, granted("8"), end)
+                self.addCleanup(server.close)
+                client = semel.Client(server.url, retry_for="60s")
+                client.once("warm", Effects())  # the connection is kept
+                with self.assertRaisesRegex(semel.SemelError, "nothing ran"):
+                    client.once("order-7", Effects())
+                seen = [server.next() for _ in range(6)]
+                claims = [item["claim"] for request in seen for item in request if "claim" in item]
+                self.assertEqual([claim["id"] for claim in claims], ["warm"] + ["order-7"] * 3)
+                self.assertEqual(len({claim["claim_id"] for claim in claims}), 2)
+                self.assertEqual(seen[5][0]["release"]["token"], "8")
+
+    def test_a_completion_that_may_have_arrived_is_told_as_one_that_may_be_recorded(self) -> None:
+        problem = {"status": 401, "retry": "no"}
+        with mock.patch.object(lanes, "MOST_LANES", 1), self.assertLogs("semel", "WARNING"):
+            server = Scripted(granted("7"), None, problem, problem)
+            self.addCleanup(server.close)
+            with self.assertRaisesRegex(semel.Refused, "may not be recorded") as refused:
+                semel.Client(server.url).once("order-7", Effects())
+        self.assertTrue(refused.exception.ran)
+
+    def test_an_interrupt_at_the_end_of_a_claim_gives_it_back(self) -> None:
+        for moment in ("before", "after"):
+            client, keep = new_client(wait="60s"), leases.Leases.keep
+
+            def interrupted(
+                all: leases.Leases, claim: Any, moment: str = moment, keep: Any = keep
+            ) -> None:
+                if moment == "after":
+                    keep(all, claim)
+                raise KeyboardInterrupt
+
+            with mock.patch.object(leases.Leases, "keep", interrupted):
+                with self.assertRaises(KeyboardInterrupt):
+                    client.once("order-7", Effects())
+            self.assertEqual(client.once("order-7", Effects()), "receipt")
+
     def test_an_effect_that_never_ends_does_not_keep_its_key(self) -> None:
         client, leave = new_client(lease="300ms"), threading.Event()
         losses: list[BaseException] = []
@@ -589,9 +796,27 @@ class ClaimTest(unittest.TestCase):
     def test_without_a_thread_for_requests_a_call_fails_and_the_next_one_works(self) -> None:
         client, fail = new_client(), mock.Mock(side_effect=RuntimeError("can't start new thread"))
         with mock.patch.object(threading.Thread, "start", fail):
-            with self.assertRaisesRegex(RuntimeError, "new thread"):
+            with self.assertRaisesRegex(semel.Unavailable, "nothing ran.*new thread"):
                 client.once("order-7", Effects())
         self.assertEqual(client.once("order-7", Effects()), "receipt")
+
+    def test_without_a_thread_for_its_completion_an_effect_is_one_that_ran(self) -> None:
+        for hold in (True, False):
+            client = new_client(on_lease_expired="hold" if hold else "retry")
+            fail = mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("no"))
+
+            def effect(client: Any = client, fail: Any = fail) -> None:
+                # As if its threads had ended because they were idle.
+                client._engine.lanes = lanes.Lanes(client._engine._address, 60)
+                fail.start()
+
+            with self.assertRaisesRegex(semel.Unavailable, "the effect ran") as unrecorded:
+                try:
+                    client.once("order-7", effect)
+                finally:
+                    fail.stop()
+            self.assertTrue(unrecorded.exception.ran)
+            self.assertEqual(client.lookup(["order-7"])[0]["state"], "claimed")
 
     def test_a_claim_is_repeated_while_its_lease_lasts(self) -> None:
         client, timeouts, post = new_client(lease="30s"), [], Link.post

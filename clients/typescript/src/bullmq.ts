@@ -5,13 +5,18 @@ import type { PartId } from "./key.js";
 /** What this module uses of a job of BullMQ. */
 interface Job {
 	id?: string | undefined;
+	/** When it was added. */
+	timestamp: number;
 	name: string;
 	queueName: string;
 	moveToDelayed(timestamp: number, token?: string): Promise<void>;
 }
 
 export interface ProcessorOptions<J> extends CallOptions {
-	/** With the name of the job, its key. Default: its id alone, which no other job of the queue has. */
+	/**
+	 * With the name of the job, its key. Default: its id. If BullMQ made that, it is a number of a counter which begins
+	 * again when the queue is obliterated, so the time at which the job was added is part of the key.
+	 */
 	key?(job: J): PartId;
 }
 
@@ -26,10 +31,10 @@ export function processor<J extends Job, T>(
 	options: ProcessorOptions<J> = {},
 ): (job: J, token?: string) => Promise<T | undefined> {
 	return async (job, token) => {
-		const id = options.key ? [job.name, options.key(job)].flat() : job.id;
-		if (id === undefined) {
+		if (options.key === undefined && job.id === undefined) {
 			throw new TypeError(`a job of ${job.queueName} has no id: name a key`);
 		}
+		const id = options.key ? [job.name, options.key(job)].flat() : idOf(job);
 		const run = async (claim: Claim) => {
 			try {
 				return await fn(job, claim);
@@ -56,6 +61,11 @@ export function processor<J extends Job, T>(
 			throw final ? named("UnrecoverableError", reason) : reason;
 		}
 	};
+}
+
+/** BullMQ lets nobody else choose a number as an id. */
+function idOf({ id, timestamp }: Job): PartId {
+	return /^\d+$/.test(id as string) ? [id as string, timestamp] : (id as string);
 }
 
 /** An error that BullMQ knows by its name, so that it is no dependency of this package. */

@@ -12,7 +12,7 @@ import {
 	NotKept,
 	Permanent,
 	Refused,
-	type SemelError,
+	SemelError,
 	Unavailable,
 	Unknown,
 } from "./errors.js";
@@ -109,16 +109,16 @@ export class Client {
 		this.#caller = new Caller(send, options.timeout ?? 10_000);
 		this.#renewer = new Renewer(this.#caller);
 		this.#holder = options.holder ?? `${os.hostname()}:${process.pid}`;
-		this.#policy = {
-			scope: options.scope ?? "default",
-			lease: options.lease ?? 30_000,
-			window: options.window ?? "24h",
-			onLeaseExpired: options.onLeaseExpired ?? "hold",
-			wait: options.wait ?? 0,
-			retryFor: options.retryFor ?? 30_000,
-			renewFor: options.renewFor ?? Number.POSITIVE_INFINITY,
-			inDoubt: options.inDoubt ?? (() => false),
-		};
+		this.#policy = policyOf(options, {
+			scope: "default",
+			lease: 30_000,
+			window: "24h",
+			onLeaseExpired: "hold",
+			wait: 0,
+			retryFor: 30_000,
+			renewFor: Number.POSITIVE_INFINITY,
+			inDoubt: () => false,
+		});
 		this.#terms = terms(this.#policy, this.#holder);
 	}
 
@@ -133,9 +133,9 @@ export class Client {
 	 */
 	async once<T>(id: Id, fn: (claim: Claim) => T | Promise<T>, options?: CallOptions): Promise<Outcome<T>> {
 		refuseGenerator(fn);
-		const policy = options === undefined ? this.#policy : { ...this.#policy, ...options };
+		const policy = options === undefined ? this.#policy : policyOf(options, this.#policy);
 		const key = keyMembers(policy.scope, id);
-		const reply = await this.#claim(key, policy);
+		const reply = await this.#claim(key, policy, options);
 		if (reply.decision === "duplicate") {
 			return { value: replay(key, reply.result) as T, replayed: true };
 		}
@@ -156,10 +156,14 @@ export class Client {
 				throw new TypeError(what, { cause: new Unknown(what) }); // nobody knows what of it is the effect
 			}
 		} catch (reason) {
-			await this.#giveBack(held, policy, reason);
+			if (reason instanceof Permanent) {
+				await this.#complete(held, policy, failed(reason));
+			} else {
+				await this.#giveBack(held, policy, reason);
+			}
 			throw reason;
 		}
-		await this.#complete(held, policy, value);
+		await this.#complete(held, policy, kept(held.key, value));
 		return { value, replayed: false };
 	}
 
@@ -185,7 +189,10 @@ export class Client {
 		return reply.items as Reply[];
 	}
 
-	/** Settles an unknown key, by a person's decision. This needs the role operator. */
+	/**
+	 * Settles an unknown key, by a person's decision. This needs the role operator. After Unavailable it may be
+	 * settled: look it up.
+	 */
 	async resolve(
 		id: Id,
 		{ happened, reason }: { happened: boolean; reason: string },
@@ -193,11 +200,13 @@ export class Client {
 	): Promise<void> {
 		const key = keyMembers(scope, id);
 		const members = JSON.stringify({ as: happened ? "done" : "absent", reason }).slice(1);
-		await this.#caller.request("/v1/resolve", `{${key},${members}`).catch((problem) => raise(key, problem, false));
+		await this.#caller
+			.request("/v1/resolve", `{${key},${members}`)
+			.catch((problem) => raise(name(key), problem, false));
 	}
 
-	async #claim(key: string, policy: CallOptions & Required<Policy>): Promise<Reply> {
-		const said = policy === this.#policy ? this.#terms : `${terms(policy, this.#holder)}${facts(policy)}`;
+	async #claim(key: string, policy: Required<Policy>, options: CallOptions | undefined): Promise<Reply> {
+		const said = options === undefined ? this.#terms : `${terms(policy, this.#holder)}${facts(options)}`;
 		const body = `{${key},"claim_id":"${this.#instance}.${++this.#claims}",${said}}`;
 		try {
 			return await this.#caller.call("claim", body, policy.retryFor, policy.lease, policy.wait);
@@ -205,7 +214,7 @@ export class Client {
 			if (problem instanceof Problem && problem.inDoubt) {
 				this.#disown(key, body, policy);
 			}
-			raise(key, problem, false);
+			raise(`${name(key)}: nothing ran`, problem, false);
 		}
 	}
 
@@ -224,8 +233,8 @@ export class Client {
 		}
 	}
 
-	/** Completes the key of a function that returned, in any case: without its value, if that cannot be kept. */
-	async #complete(held: Held, policy: Required<Policy>, value: unknown): Promise<void> {
+	/** Completes the key of a function that ended, in any case: without its result, if that cannot be kept. */
+	async #complete(held: Held, policy: Required<Policy>, { result, unfit }: Kept): Promise<void> {
 		held.end();
 		const patience = Math.max(policy.retryFor, policy.lease);
 		const send = (result: string) => {
@@ -233,7 +242,6 @@ export class Client {
 			return this.#caller.call("complete", body, patience, policy.lease);
 		};
 		try {
-			const { result, unfit } = kept(held.key, value);
 			try {
 				await send(result);
 			} catch (problem) {
@@ -242,9 +250,6 @@ export class Client {
 					throw problem;
 				}
 				await send(notKept);
-				if (!problem.kind.endsWith("-too-large")) {
-					throw problem;
-				}
 			}
 			if (unfit !== undefined) {
 				throw unfit;
@@ -256,7 +261,7 @@ export class Client {
 					{ cause: problem },
 				);
 			}
-			raise(held.key, problem, true);
+			raise(`${name(held.key)}: the function ran, and may not be recorded`, problem, true);
 		} finally {
 			await this.#renewer.remove(held);
 		}
@@ -266,16 +271,10 @@ export class Client {
 	async #giveBack(held: Held, policy: Required<Policy>, reason: unknown): Promise<void> {
 		held.end();
 		await this.#renewer.remove(held); // a renewal on its way would come after what is sent now
-		const send = (verb: "complete" | "release" | "extend", members: string) =>
+		const send = (verb: "release" | "extend", members: string) =>
 			this.#caller.call(verb, held.body(members), policy.retryFor, policy.lease).catch(() => undefined);
-		if (reason instanceof Permanent) {
-			await send(
-				"complete",
-				`"window":"${duration(policy.window)}","result":{"failed":${JSON.stringify(reason.message)}}`,
-			);
-			return;
-		}
-		const inDoubt = leaves(reason) || (reason !== undefined && policy.inDoubt(reason));
+		const says = reason === undefined || reason instanceof SemelError; // it says itself whether anything ran
+		const inDoubt = leaves(reason) || (!says && policy.inDoubt(reason));
 		if (inDoubt && policy.onLeaseExpired === "hold") {
 			await send("release", '"unknown":true');
 		} else if (inDoubt || held.attempt > 1) {
@@ -303,11 +302,23 @@ function isIterator(value: unknown): boolean {
 	);
 }
 
-/** The member of a completion whose value cannot be kept. */
+/** The member of a completion that keeps a result, and the error of a value that JSON cannot hold. */
+interface Kept {
+	result: string;
+	unfit?: TypeError;
+}
+
+/** The member of a completion whose result cannot be kept. */
 const notKept = ',"result":{"not_kept":true}';
 
-/** Returns the member of a completion that keeps a value, and the error of a value that JSON cannot hold. */
-function kept(key: string, value: unknown): { result: string; unfit?: TypeError } {
+/** How many characters of a permanent failure are kept. One that is not kept looks like an effect that took place. */
+const mostFailure = 10_000;
+
+function failed({ message }: Permanent): Kept {
+	return { result: `,"result":{"failed":${JSON.stringify(message.slice(0, mostFailure))}}` };
+}
+
+function kept(key: string, value: unknown): Kept {
 	let json: string | undefined;
 	try {
 		json = JSON.stringify(value);
@@ -381,6 +392,20 @@ class Held implements Claim, Renewed {
 	}
 }
 
+/** Returns a policy whose fields are those of the options, where they have them. */
+function policyOf(options: Policy, base: Required<Policy>): Required<Policy> {
+	return {
+		scope: options.scope ?? base.scope,
+		lease: options.lease ?? base.lease,
+		window: options.window ?? base.window,
+		onLeaseExpired: options.onLeaseExpired ?? base.onLeaseExpired,
+		wait: options.wait ?? base.wait,
+		retryFor: options.retryFor ?? base.retryFor,
+		renewFor: options.renewFor ?? base.renewFor,
+		inDoubt: options.inDoubt ?? base.inDoubt,
+	};
+}
+
 /** The members of a claim that its policy says. */
 function terms(policy: Required<Policy>, holder: string): string {
 	const window = JSON.stringify(duration(policy.window));
@@ -446,16 +471,16 @@ function notRun(key: string, reply: Reply): SemelError {
 	}
 }
 
-/** Throws the error that a caller knows. */
-function raise(key: string, problem: unknown, ran: boolean): never {
+/** Throws the error that a caller knows. `what` says what failed. */
+function raise(what: string, problem: unknown, ran: boolean): never {
 	if (!(problem instanceof Problem)) {
 		throw problem;
 	}
+	const message = `semel: ${what}: ${problem.message}`;
 	if (problem.retry === "no") {
-		throw new Refused(`semel: ${name(key)}: ${problem.message}`, problem.kind, { cause: problem });
+		throw new Refused(message, problem.kind, ran, { cause: problem });
 	}
-	const what = ran ? "the function ran, but its completion is not recorded" : "nothing ran";
-	throw new Unavailable(`semel: ${name(key)}: ${what}: ${problem.message}`, ran, { cause: problem });
+	throw new Unavailable(message, ran, { cause: problem });
 }
 
 /** A key as people read it. */

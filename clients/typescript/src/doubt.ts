@@ -1,4 +1,4 @@
-import { LeaseLost, SemelError, Unavailable, Unknown } from "./errors.js";
+import { LeaseLost, Refused, SemelError, Unavailable, Unknown } from "./errors.js";
 
 /** What this module reads of an error. Libraries throw other objects as well. */
 interface Failure {
@@ -54,7 +54,7 @@ function verdict(reason: unknown, seen: Set<unknown>): boolean | undefined {
 
 function said(reason: Failure): boolean | undefined {
 	if (reason instanceof SemelError) {
-		const ran = reason instanceof Unavailable && reason.ran;
+		const ran = (reason instanceof Unavailable || reason instanceof Refused) && reason.ran;
 		return ran || reason instanceof Unknown || reason instanceof LeaseLost;
 	}
 	const { code, syscall, details } = reason;

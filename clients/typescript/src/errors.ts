@@ -52,7 +52,7 @@ export class LeaseLost extends SemelError {
 	override readonly retry = true;
 }
 
-/** The server does not answer. `ran` says whether the function ran before. */
+/** The server does not answer. `ran` says whether the function ran before: its completion may be recorded, or not. */
 export class Unavailable extends SemelError {
 	override readonly retry = true;
 
@@ -65,12 +65,16 @@ export class Unavailable extends SemelError {
 	}
 }
 
-/** The server refuses the request: its form, its size or its credentials. */
+/**
+ * The server refuses the request: its form, its size or its credentials. `ran` says whether the function ran before:
+ * its completion may not be recorded.
+ */
 export class Refused extends SemelError {
 	constructor(
 		message: string,
 		/** The last part of the problem's type, such as `key-invalid`. */
 		readonly problem: string,
+		readonly ran: boolean,
 		options?: ErrorOptions,
 	) {
 		super(message, options);

@@ -3,24 +3,39 @@ import type { Client } from "./client.js";
 import { Unknown } from "./errors.js";
 import { body, headers, type RespondOptions, type Response, respondOnce } from "./respond.js";
 
+/** A handler of Express. */
+type Handler<Req, Res> = (req: Req, res: Res, next: (reason?: unknown) => void) => unknown;
+
 /**
- * Returns middleware for Express that lets the handlers behind it run once for a path and an id. A
- * repetition of a request gets the same response. The response is sent when the key is
- * settled, so a sender that has it may forget the request.
+ * Returns middleware for Express that lets a handler run once for a path and an id. A repetition of a request gets
+ * the same response. The response is sent when the key is settled, so a sender that has it may forget the request.
+ * Without `handler`, the handlers behind the middleware run. Then an error of them frees the key, also one that
+ * leaves open whether the effect took place, because the middleware sees only its response.
  */
 export function once<Req extends IncomingMessage, Res extends ServerResponse>(
 	client: Client,
 	options: RespondOptions<Req>,
+	handler?: Handler<Req, Res>,
 ): (req: Req, res: Res, next: (reason?: unknown) => void) => void {
 	return (req, res, next) => {
+		const run = (pass: (reason?: unknown) => void) => {
+			if (handler === undefined) {
+				pass();
+			} else {
+				(async () => handler(req, res, pass))().catch((reason) => pass(reason ?? new Error("the handler failed")));
+			}
+		};
 		const id = options.key(req);
 		if (id === undefined) {
-			next();
+			run(next);
 			return;
 		}
 		const held = new HeldResponse(res);
 		const handle = () => {
-			next();
+			run((reason) => {
+				held.failure = reason;
+				next(reason);
+			});
 			return held.ended;
 		};
 		// Express takes the path of a router off the url.
@@ -32,6 +47,8 @@ export function once<Req extends IncomingMessage, Res extends ServerResponse>(
 /** Keeps what handlers write to a response until it is released. */
 class HeldResponse {
 	readonly ended: Promise<Response>;
+	/** What the handler failed with. */
+	failure: unknown;
 	readonly #parts: Buffer[] = [];
 	readonly #restore: () => void;
 
@@ -62,6 +79,7 @@ class HeldResponse {
 					...(typeof type === "string" ? { type } : {}),
 					body: body.toString("base64"),
 					broken,
+					failure: this.failure,
 				});
 				return res;
 			}) as typeof end;

@@ -16,6 +16,8 @@ interface Reply {
 interface Running {
 	ended(response: Response): void;
 	broke(reason: Unknown): void;
+	/** What the handler failed with. */
+	failure?: unknown;
 	/** What to send instead of the handler's response. */
 	instead: Promise<Response | undefined>;
 }
@@ -52,6 +54,14 @@ export function once<Req extends object>(client: Client, options: RespondOptions
 			);
 		},
 
+		onError(request: Req, _reply: Reply, failure: unknown, done: () => void): void {
+			const exchange = running.get(request);
+			if (exchange !== undefined) {
+				exchange.failure = failure;
+			}
+			done();
+		},
+
 		onSend(
 			request: Req,
 			reply: Reply,
@@ -73,6 +83,7 @@ export function once<Req extends object>(client: Client, options: RespondOptions
 						...(typeof type === "string" ? { type } : {}),
 						...(bytes === undefined ? {} : { body: bytes.toString("base64") }),
 						broken: bytes !== undefined && Number(reply.getHeader("content-length") ?? bytes.length) !== bytes.length,
+						failure: exchange.failure,
 					});
 				},
 				(cause) => exchange.broke(new Unknown("semel: the response broke off", { cause })),

@@ -7,6 +7,9 @@ import { fingerprint } from "./key.js";
 interface Extra {
 	_meta?: Record<string, unknown> | undefined;
 	authInfo?: { clientId: string } | undefined;
+	/** These are there if the server has a connection for each of several callers. */
+	sessionId?: string | undefined;
+	requestInfo?: unknown;
 }
 
 /** What this module uses of a tool's result. */
@@ -17,8 +20,9 @@ interface Result {
 
 export interface ToolOptions<E> extends CallOptions {
 	/**
-	 * Who calls. Default: the `clientId` of `authInfo`. Name the user if several have one clientId or none, or one
-	 * gets what was done for another. The session does not tell: a caller that connects again has a new one.
+	 * Who calls. Default: the `clientId` of `authInfo`. Name the user if several have one clientId, or one gets what
+	 * was done for another. A call over HTTP without a clientId is refused: the session does not tell who calls,
+	 * because a caller that connects again has a new one. If there is only one caller, return "".
 	 */
 	caller?(extra: E): string;
 	/** The member of `_meta` in which a caller names the key. */
@@ -26,7 +30,7 @@ export interface ToolOptions<E> extends CallOptions {
 }
 
 /** A result that says that the tool failed. It frees the key. */
-class ToolFailed extends Error {
+class ToolFailed extends SemelError {
 	constructor(readonly result: unknown) {
 		super("the tool failed");
 	}
@@ -48,8 +52,14 @@ export function tool<A, E extends Extra, R extends Result>(
 	return async (...call) => {
 		// A tool without a schema gets no arguments.
 		const [args, extra] = call.length === 1 ? [undefined as A, call[0]] : call;
-		const caller = options.caller ? options.caller(extra) : (extra.authInfo?.clientId ?? "");
+		const caller = options.caller ? options.caller(extra) : callerOf(extra);
+		if (caller === undefined) {
+			return refusal(`semel: nothing ran: ${name} cannot tell its callers apart: name the option caller`);
+		}
 		const named = extra._meta?.[options.meta ?? "idempotencyKey"];
+		if (named !== undefined && (typeof named !== "string" || named.trim() === "")) {
+			return refusal("semel: nothing ran: the idempotency key in _meta is no text, or blank");
+		}
 		const id = fingerprint({ caller, name, ...(named === undefined ? { args } : { named }) });
 		const run = async (claim: Claim) => {
 			const result = await within(claim, () => handler(args, extra));
@@ -71,6 +81,12 @@ export function tool<A, E extends Extra, R extends Result>(
 			throw reason;
 		}
 	};
+}
+
+/** Returns undefined if a call may come from one of several callers, and does not say which. */
+function callerOf({ authInfo, sessionId, requestInfo }: Extra): string | undefined {
+	const alone = sessionId === undefined && requestInfo === undefined;
+	return authInfo?.clientId || (alone ? "" : undefined);
 }
 
 function refusal<R>(text: string): R {

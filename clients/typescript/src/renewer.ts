@@ -1,6 +1,8 @@
 import { type Caller, isObject, itemsOf, type Problem, problemOf } from "./caller.js";
 import { look, now } from "./clock.js";
 
+const none = Promise.resolve();
+
 /** A claim whose lease is renewed. */
 export interface Renewed {
 	/** How long a lease is, in milliseconds. */
@@ -24,8 +26,8 @@ export class Renewer {
 	#timer: NodeJS.Timeout | undefined;
 	/** When the timer ends. */
 	#wake = Number.POSITIVE_INFINITY;
-	/** The renewal that is on its way. */
-	#renewal: Promise<unknown> = Promise.resolve();
+	/** The renewals that are on their way. Of each claim there is one at most. */
+	readonly #renewals = new Map<Renewed, Promise<void>>();
 
 	constructor(private readonly caller: Caller) {}
 
@@ -35,12 +37,12 @@ export class Renewer {
 	}
 
 	/** The promise is kept when no renewal of the claim is on its way. */
-	remove(claim: Renewed): Promise<unknown> {
+	remove(claim: Renewed): Promise<void> {
 		this.#claims.delete(claim);
 		if (this.#claims.size === 0) {
 			this.#sleep();
 		}
-		return this.#renewal;
+		return this.#renewals.get(claim) ?? none;
 	}
 
 	#sleep(): void {
@@ -69,17 +71,35 @@ export class Renewer {
 				);
 			}
 		}
+		const free = [...this.#claims].filter((claim) => !this.#renewals.has(claim));
 		// One that is due soon comes along, so that all are due together from then on.
-		const claims = [...this.#claims].filter((claim) => due(claim) <= began + claim.lease / 6);
+		const claims = free.filter((claim) => due(claim) <= began + claim.lease / 6);
 		const requests: Promise<void>[] = [];
 		for (let first = 0; first < claims.length; first += 1000) {
-			requests.push(this.#extend(claims.slice(first, first + 1000), began));
+			const part = claims.slice(first, first + 1000);
+			const request = this.#extend(part, began);
+			requests.push(request);
+			for (const claim of part) {
+				this.#renewals.set(claim, request);
+			}
 		}
-		this.#renewal = Promise.all(requests);
-		await this.#renewal;
-		for (const claim of this.#claims) {
-			// A renewal that failed is repeated four times in the time of one.
-			this.#wakeAt(Math.max(due(claim), began + claim.lease / 12));
+		this.#wakeFor(
+			free.filter((claim) => !this.#renewals.has(claim)),
+			began,
+		);
+		await Promise.all(requests);
+		for (const claim of claims) {
+			this.#renewals.delete(claim);
+		}
+		this.#wakeFor(claims, began);
+	}
+
+	/** Wakes when the next of these claims is due. A renewal that failed is repeated four times in the time of one. */
+	#wakeFor(claims: readonly Renewed[], began: number): void {
+		for (const claim of claims) {
+			if (this.#claims.has(claim)) {
+				this.#wakeAt(Math.max(due(claim), began + claim.lease / 12));
+			}
 		}
 	}
 

@@ -1,4 +1,4 @@
-import type { CallOptions, Client } from "./client.js";
+import type { CallOptions, Claim, Client } from "./client.js";
 import { within } from "./current.js";
 import { InFlight, NotKept, Permanent, SemelError, Unknown } from "./errors.js";
 import type { PartId } from "./key.js";
@@ -24,6 +24,8 @@ export interface Response {
 	body?: string;
 	/** The handler announced a longer body, or a shorter one. */
 	broken?: boolean;
+	/** What the handler failed with. */
+	failure?: unknown;
 	/** Not remembered. */
 	headers?: Record<string, string>;
 }
@@ -32,7 +34,7 @@ export interface Response {
 const renewFor = 300_000;
 
 /** Thrown for a response that does not say that the request took effect. */
-class NotDone extends Error {}
+class NotDone extends SemelError {}
 
 /**
  * Lets a handler respond once for the path of its request and an id: a sender may send one event to two receivers.
@@ -48,17 +50,22 @@ export async function respondOnce<Request>(
 	options: RespondOptions<Request>,
 ): Promise<Response | undefined> {
 	const path = url.split("?", 1)[0] as string;
+	let failed: { reason: unknown } | undefined;
 	try {
 		const bounded = { origin: path, ...options, renewFor: options.renewFor ?? renewFor };
-		const outcome = await client.once(
-			[path, id].flat(),
-			async (claim) => remembered(await within(claim, handle), options),
-			bounded,
-		);
+		const run = async (claim: Claim) => {
+			const response = await within(claim, handle);
+			if (!(options.succeeded ?? succeeded)(response.status)) {
+				failed = { reason: response.failure ?? new NotDone("the response is an error") };
+				throw failed.reason;
+			}
+			return remembered(response, options);
+		};
+		const outcome = await client.once([path, id].flat(), run, bounded);
 		return outcome.replayed ? { ...outcome.value, headers: { "semel-decision": "duplicate" } } : undefined;
 	} catch (reason) {
-		if (reason instanceof NotDone) {
-			return undefined;
+		if (reason === failed?.reason) {
+			return undefined; // the handler's response is right
 		}
 		if (reason instanceof SemelError) {
 			return refusal(reason);
@@ -67,15 +74,15 @@ export async function respondOnce<Request>(
 	}
 }
 
+function succeeded(status: number): boolean {
+	return status >= 200 && status < 400;
+}
+
 function remembered<Request>(response: Response, options: RespondOptions<Request>): Response {
-	const succeeded = options.succeeded ?? ((status) => status >= 200 && status < 400);
-	if (!succeeded(response.status)) {
-		throw new NotDone();
-	}
 	if (response.broken) {
 		throw new Unknown("semel: the handler announced another length of its response than it wrote");
 	}
-	const { body, headers: _, broken: __, ...rest } = response;
+	const { body, headers: _, broken: __, failure: ___, ...rest } = response;
 	const bytes = ((body?.length ?? 0) * 3) / 4;
 	return body !== undefined && bytes <= (options.keep ?? 65_536) ? { ...rest, body } : rest;
 }

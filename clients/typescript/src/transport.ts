@@ -83,6 +83,11 @@ class Connection {
 	}
 
 	#read(from: () => Answer | undefined): void {
+		if (this.#resolve === undefined) {
+			// It ended, or bytes came that would be read as the answer to the next request.
+			this.#fail(new Error("the connection is not quiet"));
+			return;
+		}
 		let answer: Answer | undefined;
 		try {
 			answer = from();
@@ -93,7 +98,7 @@ class Connection {
 		if (answer === undefined) {
 			return;
 		}
-		if (this.#resolve === undefined || !this.#reader.reusable) {
+		if (!this.#reader.reusable) {
 			this.socket.destroy();
 		}
 		this.#settle()?.resolve(answer);

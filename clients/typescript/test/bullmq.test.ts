@@ -97,6 +97,33 @@ test("a job that BullMQ runs again takes effect once", async () => {
 	}
 });
 
+test("a job has another key than one that had its id before the queue was emptied", async () => {
+	const redis = new URL(process.env.SEMEL_TEST_REDIS ?? "");
+	const connection = { host: redis.hostname, port: Number(redis.port) };
+	const name = `semel-${randomUUID()}`;
+	const ran: unknown[] = [];
+	const run = processor<import("bullmq").Job, string>(new Client(), (job) => `run ${ran.push(job.id)}`);
+	const queue = new Queue(name, { connection });
+	const events = new QueueEvents(name, { connection });
+	await events.waitUntilReady();
+	for (const [options, expected] of [
+		[{}, "run 1"],
+		[{}, "run 2"],
+		[{ jobId: "order-7" }, "run 3"],
+		[{ jobId: "order-7" }, "run 3"],
+	] as const) {
+		const worker = new Worker(name, run, { connection });
+		try {
+			assert.equal(await (await queue.add("job", {}, options)).waitUntilFinished(events, 60_000), expected);
+		} finally {
+			await worker.close();
+		}
+		await queue.obliterate({ force: true });
+	}
+	assert.deepEqual(ran, ["1", "1", "order-7"]);
+	await Promise.all([events.close(), queue.close()]);
+});
+
 test("a job whose outcome comes later counts no attempt", async () => {
 	const redis = new URL(process.env.SEMEL_TEST_REDIS ?? "");
 	const connection = { host: redis.hostname, port: Number(redis.port) };
@@ -109,7 +136,7 @@ test("a job whose outcome comes later counts no attempt", async () => {
 		async (job) => {
 			if (++runs === 1) {
 				// The lease is lost: an operator removes the key.
-				const body = JSON.stringify({ scope: name, id: job.id, reason: "test" });
+				const body = JSON.stringify({ scope: name, id: [job.id, job.timestamp], reason: "test" });
 				const headers = { "content-type": "application/json" };
 				assert.equal((await fetch(`${server.url}/v1/remove`, { method: "POST", headers, body })).status, 200);
 			}

@@ -11,6 +11,7 @@ import {
 	current,
 	LeaseLost,
 	NotKept,
+	Permanent,
 	Refused,
 	Unavailable,
 	Unknown,
@@ -90,7 +91,7 @@ test("a function whose body did not run is refused", async () => {
 
 /** Returns a client of a server in between, which answers what it gets from the server. */
 async function between(
-	respond: (answer: { status: number; text: string }, res: ServerResponse) => void,
+	respond: (answer: { status: number; text: string }, res: ServerResponse, asked: string) => unknown,
 	options: ClientOptions = {},
 ) {
 	const server = createServer(async (req, res) => {
@@ -98,24 +99,115 @@ async function between(
 		for await (const part of req) {
 			parts.push(part);
 		}
+		const asked = Buffer.concat(parts);
 		const answer = await fetch(`${process.env.SEMEL_URL}${req.url}`, {
 			method: "POST",
 			headers: { "content-type": "application/json", authorization: req.headers.authorization ?? "" },
-			body: Buffer.concat(parts),
+			body: asked,
 		});
-		respond({ status: answer.status, text: await answer.text() }, res);
+		respond({ status: answer.status, text: await answer.text() }, res, String(asked));
 	});
 	after(() => server.close().closeAllConnections());
 	await new Promise<void>((listening) => server.listen(0, "127.0.0.1", listening));
 	return new Client({ url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, scope, ...options });
 }
 
+const json = { "content-type": "application/json" };
+
+test("a completion that is refused is told as that of a function that ran", async () => {
+	const refused = await between(({ status, text }, res, asked) => {
+		if (asked.includes('"complete"')) {
+			res.writeHead(403, json).end('{"status":403,"type":"/forbidden","retry":"no"}');
+		} else {
+			res.writeHead(status, json).end(text);
+		}
+	});
+	const unrecorded = (reason: unknown) => reason instanceof Refused && reason.ran && reason.problem === "forbidden";
+	await assert.rejects(
+		refused.once("unrecorded", () => 1),
+		unrecorded,
+	);
+	const declined = () => Promise.reject(new Permanent("declined"));
+	await assert.rejects(refused.once("unrecorded failure", declined), unrecorded);
+	await assert.rejects(
+		client.once("never asked", () => 1, { window: "a week" }),
+		(reason) => reason instanceof Refused && !reason.ran,
+	);
+});
+
+test("a permanent failure is kept, or told as one that may not be", async () => {
+	const long = () => Promise.reject(new Permanent(`declined ${"x".repeat(3_000_000)}`));
+	await assert.rejects(client.once("declined", long), /declined/);
+	await assert.rejects(
+		client.once("declined", () => assert.fail("it runs again")),
+		(reason) => reason instanceof Permanent && reason.replayed,
+	);
+	const taken = client.once("taken over", async () => {
+		const body = JSON.stringify({ scope, id: "taken over", reason: "test" });
+		await fetch(`${process.env.SEMEL_URL}/v1/remove`, { method: "POST", headers: json, body });
+		throw new Permanent("declined");
+	});
+	await assert.rejects(taken, LeaseLost);
+});
+
+test("an option that is undefined is none", async () => {
+	const none = { scope: undefined, lease: undefined, window: undefined, wait: undefined, retryFor: undefined };
+	const options = { ...none, renewFor: undefined, inDoubt: undefined, onLeaseExpired: undefined } as object;
+	const again = () => Promise.reject(new Error("try again"));
+	await assert.rejects(client.once("undefined", again, options), /try again/);
+	assert.equal((await client.once("undefined", () => "second", options)).value, "second");
+	assert.equal((await client.lookup(["undefined"]))[0]?.state, "done");
+});
+
+test("two renewals of a lease are never on their way at once", async () => {
+	const open = new Set<string>();
+	const overlaps: string[] = [];
+	const held: (() => void)[] = [];
+	let begun = () => {};
+	const first = new Promise<void>((resolve) => {
+		begun = resolve;
+	});
+	const others = new Set<string>();
+	const slow = await between(({ status, text }, res, asked) => {
+		const items: { id: string; lease?: string }[] = JSON.parse(asked).items;
+		const answer = () => res.writeHead(status, json).end(text);
+		const ids = items.flatMap(({ id, lease }) => (lease === undefined ? [] : [id]));
+		overlaps.push(...ids.filter((id) => open.has(id)));
+		if (!ids.includes("renewed slowly")) {
+			for (const id of ids) {
+				others.add(id);
+			}
+			answer();
+			return;
+		}
+		open.add("renewed slowly");
+		held.push(answer);
+		begun();
+	});
+	const effects: (() => void)[] = [];
+	const effect = () => new Promise<void>((resolve) => effects.push(resolve));
+	const calls = [slow.once("renewed slowly", effect, { lease: 6000 })];
+	await first;
+	calls.push(slow.once("renewed often", effect, { lease: 300 }));
+	while (!others.has("renewed often") && overlaps.length === 0) {
+		await new Promise((next) => setTimeout(next, 10));
+	}
+	effects[0]?.();
+	await new Promise((next) => setTimeout(next, 10));
+	assert.deepEqual(overlaps, []);
+	for (const answer of held) {
+		answer();
+	}
+	effects[1]?.();
+	await Promise.all(calls);
+});
+
 test("a claim whose answer was lost is given back", async () => {
 	let lost = false;
 	const hasty = await between(
 		({ status, text }, res) => {
 			if (lost) {
-				res.writeHead(status, { "content-type": "application/json" }).end(text);
+				res.writeHead(status, json).end(text);
 			} else {
 				lost = true;
 				res.destroy();
@@ -227,7 +319,7 @@ test("a lease that ended before its answer came does not begin", { skip: process
 	const inDoubt = (reason: unknown) => (reason as Error).name === "Own"; // there is no reason if nothing ran
 	const asleep = await between((answer, res) => {
 		sleep();
-		res.writeHead(answer.status, { "content-type": "application/json" }).end(answer.text);
+		res.writeHead(answer.status, json).end(answer.text);
 	});
 	const never = asleep.once("slept before", () => assert.fail("it runs"), { inDoubt });
 	await assert.rejects(never, /the lease ended before the function began/);

@@ -3,7 +3,7 @@ import { randomUUID } from "node:crypto";
 import { once } from "node:events";
 import { type AddressInfo, connect, createServer } from "node:net";
 import { after, test } from "node:test";
-import { Client, LeaseLost, Refused, Unavailable, Unknown } from "semel";
+import { Client, InFlight, LeaseLost, Refused, Unavailable, Unknown } from "semel";
 
 const client = new Client({ scope: `doubt-${randomUUID()}` });
 
@@ -82,7 +82,7 @@ const notSent: Record<string, unknown> = {
 	"mongo: not connected": error({ name: "MongoServerSelectionError", cause: error({ name: "MongoNetworkError" }) }),
 	"a name that is refused": error({ name: "SequelizeConnectionRefusedError", cause: refused }),
 	"nothing ran": new Unavailable("no answer", false, { cause: reset }),
-	"a refusal": new Refused("too large", "body-too-large", { cause: reset }),
+	"a refusal": new Refused("too large", "body-too-large", false, { cause: reset }),
 	"another code": error({ code: 4 }),
 	"a text": "timeout",
 	nothing: undefined,
@@ -126,6 +126,7 @@ test("inDoubt names further errors", async () => {
 	const own = { inDoubt: (reason: unknown) => reason instanceof MaxRetriesPerRequestError };
 	for (const [reason, state] of [
 		[new MaxRetriesPerRequestError(), "unknown"],
+		[new Refused("the function ran", "forbidden", true), "unknown"],
 		[new DOMException("late", "TimeoutError"), "unknown"],
 		[new RangeError(), "absent"],
 	] as const) {
@@ -136,4 +137,12 @@ test("inDoubt names further errors", async () => {
 		);
 		assert.equal((await client.lookup([id]))[0]?.state, state);
 	}
+	// An error of this package says itself whether anything ran.
+	const nothingRan = new InFlight("another call holds the key", undefined, 1000);
+	const id = randomUUID();
+	await assert.rejects(
+		client.once(id, () => Promise.reject(nothingRan), { inDoubt: () => true }),
+		nothingRan,
+	);
+	assert.equal((await client.lookup([id]))[0]?.state, "absent");
 });

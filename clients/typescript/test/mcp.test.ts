@@ -53,6 +53,8 @@ test("a tool that is called again does not run again", async () => {
 });
 
 interface Extra {
+	_meta?: Record<string, unknown>;
+	requestInfo?: unknown;
 	sessionId?: string;
 	authInfo?: { clientId: string };
 	user?: string;
@@ -67,8 +69,8 @@ test("a caller that connects again is the same caller", async () => {
 	const called = async (options: ToolOptions<Extra>, extra: Extra) =>
 		(await tool(new Client(), name, pay, options)({ amount: 5 }, extra)).content[0]?.text;
 	const authInfo = { clientId: "agent" };
-	assert.equal(await called({}, { sessionId: "1" }), "run 1, attempt 1");
-	assert.equal(await called({}, { sessionId: "2" }), "run 1, attempt 1");
+	assert.equal(await called({}, {}), "run 1, attempt 1");
+	assert.equal(await called({}, {}), "run 1, attempt 1");
 	assert.equal(await called({}, { sessionId: "2", authInfo }), "run 2, attempt 1");
 	assert.equal(await called({}, { sessionId: "3", authInfo }), "run 2, attempt 1");
 
@@ -77,4 +79,22 @@ test("a caller that connects again is the same caller", async () => {
 	assert.equal(await called(users, { authInfo, user: "alice" }), "run 3, attempt 1");
 	assert.equal(await called(users, { authInfo, user: "bob" }), "run 4, attempt 1");
 	assert.equal(await called(users, { authInfo, user: "alice", sessionId: "4" }), "run 3, attempt 1");
+
+	// Several callers over HTTP that nobody can tell apart.
+	for (const [options, extra] of [
+		[{}, { sessionId: "1" }],
+		[{}, { requestInfo: { headers: {} } }],
+		[{}, { requestInfo: { headers: {} }, authInfo: { clientId: "" } }],
+		[{ caller: ({ user }: Extra) => user as string }, {}],
+	] as const) {
+		assert.match(String(await called(options, extra)), /nothing ran: .*name the option caller/);
+	}
+	const one = { caller: () => "" };
+	assert.equal(await called(one, { sessionId: "1" }), "run 1, attempt 1");
+	assert.equal(runs, 4);
+
+	for (const idempotencyKey of [null, "", " ", 7, {}]) {
+		assert.match(String(await called({}, { _meta: { idempotencyKey } })), /nothing ran: .*no text/);
+	}
+	assert.equal(runs, 4);
 });

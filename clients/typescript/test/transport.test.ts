@@ -181,6 +181,35 @@ test("a connection that the server closed is replaced", async () => {
 	assert.ok(seen.connections >= 2);
 });
 
+test("bytes that nobody asked for are not the next answer", { timeout: 60_000 }, async () => {
+	const head = (length: number) => `HTTP/1.1 200 OK\r\nContent-Length: ${length}\r\n\r\n`;
+	for (const stale of [`${head(9)}{"items":`, `${head(2)}{}`, "\r\n"]) {
+		const sockets: Socket[] = [];
+		const { url, seen } = await between((socket, body) => {
+			sockets.push(socket);
+			socket.write(head(body.length) + body);
+		});
+		const client = new Client({ url, scope });
+		const id = randomUUID();
+		await client.once(id, () => 1);
+		const [socket] = sockets;
+		assert.ok(socket);
+		const closed = once(socket, "close");
+		socket.write(stale);
+		await closed;
+		assert.deepEqual(await client.once(id, () => assert.fail()), { value: 1, replayed: true });
+		assert.equal(seen.connections, 2);
+	}
+	const { url, seen } = await between((socket, body) => {
+		socket.write(`${head(body.length)}${body}${head(2)}{`);
+	});
+	const id = randomUUID();
+	const client = new Client({ url, scope });
+	await client.once(id, () => 1);
+	assert.deepEqual(await client.once(id, () => assert.fail()), { value: 1, replayed: true });
+	assert.equal(seen.connections, 3);
+});
+
 test("a connection that is kept does not keep the process", { timeout: 60_000 }, async () => {
 	const program = `import { Client } from "semel";
 		console.log((await new Client({ url: "${server}", scope: "${scope}" }).once("child", () => 17)).value);`;

@@ -5,7 +5,7 @@ import { Readable } from "node:stream";
 import { after, test } from "node:test";
 import express from "express";
 import Fastify from "fastify";
-import { Client, current, Permanent } from "semel";
+import { Client, current, Permanent, Unknown } from "semel";
 import * as inExpress from "semel/express";
 import * as inFastify from "semel/fastify";
 
@@ -16,12 +16,24 @@ const client = new Client({ scope: `web-${randomUUID()}` });
 /** A handler that looks at its claim. */
 const lookAtClaim = () => `run ${++service.runs}, attempt ${current().attempt}`;
 
+/** Asks another system, and returns its failure. */
+function ask(reason: string | undefined): Error | undefined {
+	const reasons: Record<string, Error> = {
+		"times out": new DOMException("the bank did not answer", "TimeoutError"),
+		"is unknown": new Unknown("the bank did not say"),
+		declines: new Permanent("no such account"),
+		fails: new Error("not now"),
+	};
+	return reason === undefined ? undefined : reasons[reason];
+}
+
 /** The policy of handlers that do not answer. */
 const stalled = { renewFor: 100, lease: 300 };
 
 async function expressUrl(): Promise<string> {
 	const app = express();
-	const hook = inExpress.once<express.Request, express.Response>(client, { key: (req) => req.body.id });
+	const options = { key: (req: express.Request) => req.body.id };
+	const hook = inExpress.once<express.Request, express.Response>(client, options);
 	app.post("/hook", express.json(), hook, async (req, res) => {
 		service.runs++;
 		if (req.body.fails) {
@@ -66,6 +78,20 @@ async function expressUrl(): Promise<string> {
 			service.runs++;
 		},
 	);
+	app.post(
+		"/asks",
+		express.json(),
+		inExpress.once<express.Request, express.Response>(client, options, async (req, res, next) => {
+			const failure = ask(req.body.reason);
+			if (failure === undefined) {
+				res.status(201).send(`run ${++service.runs}`);
+			} else if (req.body.passes) {
+				next(failure);
+			} else {
+				throw failure;
+			}
+		}),
+	);
 	app.use((_reason: unknown, _req: express.Request, res: express.Response, _next: express.NextFunction) => {
 		res.status(500).end("error");
 	});
@@ -80,6 +106,7 @@ async function fastifyUrl(): Promise<string> {
 		id?: string | (string | number)[];
 		fails?: boolean;
 		slow?: boolean;
+		reason?: string;
 	}
 	const app = Fastify();
 	const hooks = inFastify.once<{ body: unknown }>(client, { key: (request) => (request.body as Body).id });
@@ -119,6 +146,13 @@ async function fastifyUrl(): Promise<string> {
 			.code(202)
 			.type("text/plain")
 			.send(Readable.from(["run ", String(service.runs)]));
+	});
+	app.post<{ Body: Body }>("/asks", hooks, async (request, reply) => {
+		const failure = ask(request.body.reason);
+		if (failure !== undefined) {
+			throw failure;
+		}
+		return reply.code(201).send(`run ${++service.runs}`);
 	});
 	const stalls = inFastify.once<{ body: unknown }>(client, { ...stalled, key: (req) => (req.body as Body).id });
 	app.post("/stalls", stalls, () => {
@@ -205,6 +239,23 @@ for (const [name, start] of Object.entries({ express: expressUrl, fastify: fasti
 				assert.match(second.text, /settle the key/);
 				assert.equal(service.runs, before + 1);
 			});
+		}
+		for (const [reason, again] of [
+			["times out", /settle the key/],
+			["is unknown", /settle the key/],
+			["declines", /no such account/],
+			["fails", /run/],
+		] as const) {
+			for (const passes of name === "express" ? [false, true] : [false]) {
+				await t.test(`the error of a handler says what its repetition gets: it ${reason}`, async () => {
+					const id = randomUUID();
+					assert.equal((await post("/asks", { id, reason, passes })).status, 500);
+					const second = await post("/asks", { id });
+					assert.match(second.text, again);
+					assert.equal((await post("/asks", { id })).text, second.text);
+					assert.equal((await post("/asks", {})).status, 201);
+				});
+			}
 		}
 		await t.test("a handler that never responds does not keep its key", async () => {
 			const id = randomUUID();

@@ -29,6 +29,9 @@ from .wire import Duration, Id, Problem
 _host = socket.gethostname()
 _strict = json.JSONEncoder(allow_nan=False).encode
 _NOT_KEPT = {"not_kept": True}
+#: How many characters of a permanent failure are kept. One that is not kept looks like an effect
+#: that happened.
+MOST_FAILURE = 10_000
 _log = logging.getLogger("semel")
 _WORK: tuple[Any, ...] = (GeneratorType, AsyncGeneratorType, Future, Awaitable)
 _current: contextvars.ContextVar[Claim] = contextvars.ContextVar("semel-claim")
@@ -60,9 +63,10 @@ class Policy:
     #: the middleware for web frameworks has 5 minutes.
     renew_for: Optional[Duration] = None
     #: Further exceptions of an effect that leave open whether it happened. Unknown, timeouts
-    #: and lost connections always do.
+    #: and lost connections always do. Those of this package are none.
     unknown_on: tuple[type[BaseException], ...] = ()
-    #: Exceptions of an effect that are kept as its result, as Permanent always is.
+    #: Exceptions of an effect that are kept as its result, as Permanent always is. Those of this
+    #: package are none.
     permanent_on: tuple[type[BaseException], ...] = ()
     #: The name that others see while they wait. Defaults to host and process id.
     holder: str = ""
@@ -202,28 +206,26 @@ class Claim:
     def __enter__(self) -> Claim:
         asked = self._enter()
         try:
-            answer = asked.result()
+            self._decide(asked.result())
         except Problem as problem:
             self._disown()
-            problem.raise_for(repr(self))
+            problem.raise_for(f"{self}: nothing ran")
         except BaseException:
-            asked.add_done_callback(self._abandon)
+            self.abandon()
             raise
-        self._decide(answer)
         return self
 
     async def __aenter__(self) -> Claim:
         asked = self._enter()
+        self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
         try:
-            answer = await asyncio.wrap_future(asked)
+            self._decide(await asyncio.wrap_future(asked))
         except Problem as problem:
             self._disown()
-            problem.raise_for(repr(self))
+            problem.raise_for(f"{self}: nothing ran")
         except BaseException:
-            asked.add_done_callback(self._abandon)
+            self.abandon()
             raise
-        self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
-        self._decide(answer)
         return self
 
     def _decide(self, answer: dict[str, Any]) -> None:
@@ -235,14 +237,9 @@ class Claim:
             if self._policy.renew_for is not None:
                 self.renew_until = self._call.sent + wire.seconds(self._policy.renew_for)
             if not self._holds():
-                self._abandon(self._call.answer)
                 raise self._too_late()
-            try:
-                self._engine.leases.keep(self)
-                self.fresh = True
-            except BaseException:  # nothing renews it, or nobody ends it
-                self._abandon(self._call.answer)
-                raise
+            self._engine.leases.keep(self)
+            self.fresh = True
         elif decision == "duplicate":
             self._replay(answer.get("result") or {})
         else:
@@ -283,7 +280,7 @@ class Claim:
 
     def abandon(self) -> None:
         """Gives the claim back if it was requested and its effect did not begin."""
-        if self._entered:
+        if self.fresh:
             self.end(errors.Skipped())
         elif self._call is not None:
             self._call.answer.add_done_callback(self._abandon)
@@ -297,8 +294,11 @@ class Claim:
 
     def _abandon(self, asked: Future[dict[str, Any]]) -> None:
         """Gives back what nobody waits for any more."""
-        if not asked.exception() and asked.result().get("decision") == "fresh":
-            answer = asked.result()
+        if self._ended or asked.exception():
+            return
+        answer = asked.result()
+        if answer.get("decision") == "fresh":
+            self._ended = True
             self.token, self.attempt = str(answer["token"]), answer.get("attempt", 1)
             self._give_back()
 
@@ -352,8 +352,8 @@ class Claim:
         """Sends how the body ended."""
         if not self.fresh or self._ended or self._process != os.getpid():
             return None
-        self._ended = True
         try:
+            self._ended = True
             return self._send_end(error)
         except BaseException:  # an interrupt: what is not recorded must not be renewed
             self._engine.leases.drop(self)
@@ -362,10 +362,13 @@ class Claim:
     def _send_end(self, error: Optional[BaseException]) -> Future[Any]:
         if error is None:
             return self._complete(self.result)
-        if isinstance(error, (errors.Permanent, *self._policy.permanent_on)):
-            return self._send("complete", result={"failed": str(error)})
+        permanent_on, unknown_on = self._policy.permanent_on, self._policy.unknown_on
+        if isinstance(error, errors.SemelError):  # it says itself whether anything ran
+            permanent_on = unknown_on = ()
+        if isinstance(error, (errors.Permanent, *permanent_on)):
+            return self._send("complete", result={"failed": str(error)[:MOST_FAILURE]})
         hold = self._policy.on_lease_expired == "hold"
-        if isinstance(error, self._policy.unknown_on) or doubt.leaves(error, self._outer):
+        if isinstance(error, unknown_on) or doubt.leaves(error, self._outer):
             if hold:
                 return self._send("release", unknown=True)
             return self._send("extend", lease="1ms")  # the next attempt must know of this one
@@ -421,7 +424,7 @@ class Claim:
         if problem.kind == "stale-token":
             detail = f"semel: {self}: the effect ran, but another call may have had the key: "
             raise errors.LeaseLost(detail + problem.detail) from problem
-        problem.raise_for(repr(self), ran=True)
+        problem.raise_for(f"{self}: the effect ran, and may not be recorded", ran=True)
 
     def lose(self, why: str) -> None:
         """Is called by the thread that renews. An async body is cancelled."""

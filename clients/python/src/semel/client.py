@@ -146,7 +146,10 @@ class Client:
         return list(self._engine.ask("/v1/lookup", '{"items":[' + items + "]}")["items"])
 
     def resolve(self, key: Id, *, happened: bool, reason: str) -> None:
-        """Settles an unknown key, by a person's decision. This needs the role operator."""
+        """Settles an unknown key, by a person's decision. This needs the role operator.
+
+        After Unavailable it may be settled: look it up.
+        """
         members = {"as": "done" if happened else "absent", "reason": reason}
         text = wire.key_members(self.policy.scope, key) + "," + json.dumps(members)[1:-1]
         self._engine.ask("/v1/resolve", "{" + text + "}")

@@ -7,7 +7,9 @@ from collections.abc import Hashable
 from typing import Any, Callable, Optional
 
 from .batch import Outcome
-from .errors import SemelError
+from .errors import Refused, SemelError
+
+_CREDENTIALS = ("unauthenticated", "forbidden")
 
 
 class Settler:
@@ -16,7 +18,8 @@ class Settler:
     A message whose effect is complete is settled. One that fails is repeated `attempts`
     times. One that needs a person, or failed too often, is parked: `park` stores it with
     its error, and returns when it is stored. Without `park`, the error ends the loop, and
-    the message comes again when the loop is started again.
+    the message comes again when the loop is started again. So does an error of the client's
+    credentials, which says nothing of the message.
     """
 
     def __init__(
@@ -39,7 +42,8 @@ class Settler:
         if not isinstance(error, SemelError) and failures < self._attempts:
             self._pause = max(self._pause, min(0.1 * 2**failures, 10))
             return False
-        if self._park is None:
+        credentials = isinstance(error, Refused) and error.problem in _CREDENTIALS
+        if self._park is None or credentials:
             raise error
         self._park(message, error)
         del self._failures[place]

@@ -15,6 +15,7 @@ from . import errors
 #: waited for a connection was not sent.
 _OPEN = re.compile(
     "time_?d?out|timelimit|deadlineexceeded|disconnected|connection(closed|reset|aborted|lost)"
+    "|brokenprocesspool|workerlost"
     "|^(read|write|protocol|remoteprotocol|incompleteread|ssleof)error$",
     re.IGNORECASE,
 )
@@ -75,7 +76,7 @@ def _chain(error: BaseException, outer: Optional[BaseException]) -> Iterator[Any
 
 def _said(error: Any, names: list[str]) -> Optional[bool]:
     if isinstance(error, errors.SemelError):
-        ran = isinstance(error, errors.Unavailable) and error.ran
+        ran = bool(getattr(error, "ran", False))
         return ran or isinstance(error, (errors.Unknown, errors.LeaseLost))
     if not isinstance(error, Exception):
         return True  # an interrupt or a cancellation

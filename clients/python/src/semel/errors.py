@@ -61,14 +61,24 @@ class NotKept(SemelError):
 
 
 class Unavailable(SemelError):
-    """The server did not answer in time. `ran` says whether the effect ran before."""
+    """The server did not answer in time. `ran` says whether the effect ran before.
+
+    Then its completion may be recorded, or not.
+    """
 
     retry = True
     ran = False
 
 
 class Refused(SemelError):
-    """The server refuses the request: its form, its size or its credentials."""
+    """The server refuses the request: its form, its size or its credentials.
+
+    `ran` says whether the effect ran before. Then its completion may not be recorded.
+    """
+
+    ran = False
+    #: The last part of the problem's type, such as key-invalid.
+    problem = ""
 
 
 class Skipped(SemelError):

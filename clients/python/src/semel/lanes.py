@@ -78,7 +78,7 @@ class Lanes:
     def submit(self, call: Call) -> Future[dict[str, Any]]:
         with self._changed:
             self._queue.append(call)
-            failure: Optional[Exception] = None
+            failure: Optional[Problem] = None
             if self._idle:
                 self._changed.notify()
             elif self._threads < MOST_LANES:
@@ -89,7 +89,7 @@ class Lanes:
                     self._threads -= 1
                     if self._threads == 0:
                         self._queue.pop()
-                        failure = error
+                        failure = Problem("", str(error), "later")
         if failure is not None:
             call.answer.set_exception(failure)
         return call.answer
@@ -149,7 +149,8 @@ class Lanes:
             return
         except BaseException as error:  # nobody may wait for a thread that has ended
             for call in calls:
-                call.answer.set_exception(error)
+                call.in_doubt = True
+                call.answer.set_exception(Problem("", repr(error), "same"))
             raise
         for call, answer in zip(calls, answers):
             if not isinstance(answer, dict):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import select
 import socket
 import ssl
 from contextlib import suppress
@@ -148,31 +150,25 @@ class Link:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._sock: Optional[socket.socket] = None
-        self._file: Optional[BinaryIO] = None  # what comes over the socket
+        self._stream: Optional[_Stream] = None
+        self._file: Optional[io.BufferedReader] = None  # what comes over the socket
+        self._timeout = 0.0  # of the socket
 
     def post(self, path: str, body: bytes, timeout: float) -> dict[str, Any]:
-        """Sends a request and returns the answer, or raises a Problem.
-
-        The server recognises each request that it gets twice, so one that failed on a
-        connection that the server had meanwhile closed is sent again at once.
-        """
-        kept = self._sock is not None
-        try:
-            return self._post(path, body, timeout)
-        except _Silence as silence:
-            if not kept or silence.timed_out:
-                raise
-        return self._post(path, body, timeout)
-
-    def _post(self, path: str, body: bytes, timeout: float) -> dict[str, Any]:
+        """Sends a request once and returns the answer, or raises a Problem."""
         to = self._address
         head = f"POST {to.prefix}{path} HTTP/1.1\r\n{to.headers}Content-Length: {len(body)}\r\n\r\n"
         try:
+            if not self._quiet():
+                self.close()
             if self._sock is None:
-                self._sock = to.connect(timeout)
-                self._file = self._sock.makefile("rb")
+                self._sock, self._timeout = to.connect(timeout), timeout
+                self._stream = _Stream(self._sock)
+                self._file = io.BufferedReader(self._stream)
             assert self._file is not None
-            self._sock.settimeout(timeout)
+            if timeout != self._timeout:
+                self._sock.settimeout(timeout)
+                self._timeout = timeout
             # The server may have refused the body, and closed before it read all of it.
             with suppress(BrokenPipeError, ConnectionResetError):
                 self._sock.sendall(head.encode() + body)
@@ -180,7 +176,7 @@ class Link:
             value = json.loads(answer.body) if answer.body else None
         except (OSError, ValueError) as error:
             self.close()
-            raise _Silence(to.url, error) from error
+            raise _silence(to.url, error) from error
         except BaseException:  # an interrupt: the answer that comes is not that of the next request
             self.close()
             raise
@@ -190,9 +186,21 @@ class Link:
             return value
         if answer.status == 200:
             self.close()
-            raise _Silence(to.url, ValueError("the answer is no JSON object"))
+            raise _silence(to.url, ValueError("the answer is no JSON object"))
         after = answer.retry_after
         raise Problem.of(value, answer.status, float(after) if after.isdigit() else 0)
+
+    def _quiet(self) -> bool:
+        """Reports whether nothing has come over the connection since the last answer: neither its
+        end, after which a request would be lost, nor bytes, which would be read as the answer to
+        the next request.
+        """
+        if self._sock is None or self._stream is None or self._file is None:
+            return False
+        self._stream.held = True
+        read = self._file.read(1)
+        self._stream.held = False
+        return read is None and not _readable(self._sock)
 
     def close(self) -> None:
         sock, file, self._sock, self._file = self._sock, self._file, None, None
@@ -202,12 +210,36 @@ class Link:
             sock.close()
 
 
-class _Silence(Problem):
-    """No answer came, or a part of one: the server may have done what it was asked."""
+class _Stream(io.RawIOBase):
+    """What comes over a socket. While it is held, only what was read before is there."""
 
-    def __init__(self, url: str, cause: Exception) -> None:
-        said = str(cause) or type(cause).__name__
-        super().__init__(
-            "no-answer", f"no answer from {url}: {said}: is `semel serve` running there?", "same"
-        )
-        self.timed_out = isinstance(cause, socket.timeout)
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.held = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> Optional[int]:
+        return None if self.held else self._sock.recv_into(buffer)
+
+
+def _readable(sock: socket.socket) -> bool:
+    """Reports whether bytes, or the end, have come over a socket. It costs one call of the system:
+    each one hands the interpreter to another thread.
+    """
+    if isinstance(sock, ssl.SSLSocket) and sock.pending() > 0:
+        return True
+    if not hasattr(select, "poll"):  # on Windows
+        return bool(select.select([sock], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _silence(url: str, cause: Exception) -> Problem:
+    """No answer came, or a part of one: the server may have done what it was asked."""
+    said = str(cause) or type(cause).__name__
+    return Problem(
+        "no-answer", f"no answer from {url}: {said}: is `semel serve` running there?", "same"
+    )

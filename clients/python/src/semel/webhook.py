@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
 from .client import Client
-from .errors import InFlight, Mismatch, SemelError
+from .errors import Mismatch, SemelError
 from .wire import Id, Scalar
 
 #: The name of a header that has the id, or a function of headers (in lower case) and body.
@@ -44,10 +44,12 @@ class Response:
 
     @staticmethod
     def refusal(error: SemelError) -> Response:
-        """Returns an answer after which the sender repeats the request."""
+        """Returns an answer after which the sender repeats the request: many give a request up
+        after a status below 500.
+        """
         if error.complete:
             return Response(200, [], b"")
-        status = 409 if isinstance(error, InFlight) else 422 if isinstance(error, Mismatch) else 503
+        status = 422 if isinstance(error, Mismatch) else 503
         document = {"type": "about:blank", "status": status, "title": type(error).__name__}
         document["detail"] = str(error)
         headers = [("Content-Type", "application/problem+json")]
@@ -61,7 +63,7 @@ def bounded(client: Client) -> Client:
     return client if client.policy.renew_for is not None else client.using(renew_for="5m")
 
 
-class NotHappened(Exception):
+class NotHappened(SemelError):
     """Gives the claim back: the response is an error."""
 
 

@@ -126,16 +126,16 @@ class Problem(Exception):
             retry = "same" if status == 0 or status >= 500 else "later" if passes else "no"
         return Problem(kind, str(detail), retry, after, str(document.get("holder", "")))
 
-    def raise_for(self, key: str, ran: bool = False) -> NoReturn:
-        """Raises the error that a caller knows."""
+    def raise_for(self, what: str, ran: bool = False) -> NoReturn:
+        """Raises the error that a caller knows. `what` says what failed."""
         error: errors.SemelError
         if self.kind == "stale-token":
-            error = errors.StaleToken(f"semel: {key}: {self.detail}")
+            error = errors.StaleToken(f"semel: {what}: {self.detail}")
         elif self.retry == "no":
-            error = errors.Refused(f"semel: {key}: {self.detail} ({self.kind or 'refused'})")
+            error = errors.Refused(f"semel: {what}: {self.detail} ({self.kind or 'refused'})")
+            error.ran, error.problem = ran, self.kind
         else:
-            what = "the effect ran, but its completion is not recorded" if ran else "nothing ran"
-            error = errors.Unavailable(f"semel: {key}: {what}: {self.detail}")
+            error = errors.Unavailable(f"semel: {what}: {self.detail}")
             error.ran = ran
         error.holder, error.retry_after = self.holder, self.after
         raise error from self
