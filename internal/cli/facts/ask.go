@@ -198,6 +198,7 @@ func (q *Question) records(ctx context.Context, f *open.StoreFlags, at *Place, k
 		if q.ByDigest {
 			if found, err = f.LookUpDigest(ctx, store, q.Digest); err == nil {
 				q.Remark("%s: by the digest", at)
+				q.changedInStore(ctx, store, at, nil)
 			}
 			return err
 		}
@@ -212,9 +213,7 @@ func (q *Question) records(ctx context.Context, f *open.StoreFlags, at *Place, k
 				}
 			}
 			err = q.journal(ctx, store, at, keys)
-			if of, ok := semel.As[AuditTail](store); ok {
-				q.changedByHand(ctx, of, "store "+at.Store, keys)
-			}
+			q.changedInStore(ctx, store, at, keys)
 		}
 		if err == nil && len(found) == 0 {
 			likely := []string{keyrecord.DefaultScope}
