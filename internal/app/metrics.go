@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/observe/promobserve"
 	"github.com/semel-dev/semel/store/tiered"
@@ -61,7 +62,8 @@ func (d *daemon) maintain(ctx context.Context, name string) {
 			return
 		}
 		d.tendingMu.Lock()
-		d.tended[name] = tended{store: store}
+		d.tended[name] = tended{store: store, asked: &admin.Inquiry{}}
+		d.tended[name].asked.Heard(nil) // it was opened
 		d.tendingMu.Unlock()
 		if counter, ok := semel.As[semel.Inspector](store); ok {
 			d.tending.Go(func() { d.measure(ctx, name, store, counter) })

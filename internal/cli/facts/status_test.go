@@ -19,6 +19,41 @@ func TestAPipelineThatIsNotSeenHasNoNumbers(t *testing.T) {
 	}
 }
 
+// TestOldAnswersHaveTheirAge has parts that said some time ago what they are, and counts of then.
+func TestOldAnswersHaveTheirAge(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	ago, three := now.Add(-time.Minute), int64(3)
+	s := &admin.Status{
+		Time: now,
+		Pipelines: []admin.PipelineStatus{
+			{Name: "a", State: admin.StateReady, Answered: ago, Waiting: &three, WaitingMeasured: ago},
+			{Name: "b", State: admin.StateNotReady, Reason: "the server is down", Answered: ago},
+			{Name: "c", State: admin.StateReady, Answered: now.Add(-time.Second), Waiting: &three, WaitingMeasured: now},
+		},
+		Service: &admin.ServiceStatus{Name: "proxy", State: admin.StateReady, Answered: ago},
+		Stores:  []admin.StoreStatus{{Name: "db", State: admin.StateNotReady, Reason: "no answer for 3 s", Answered: ago}, {Name: "files", State: admin.StateReady, Answered: ago}},
+	}
+	var got []string
+	for _, d := range Details(s, "c.yaml") {
+		got = append(got, d.Text)
+	}
+	want := []string{
+		"a was ready 1 min 0 s ago, and has not answered yet",
+		"b is not ready: the server is down (its last answer was 1 min 0 s ago)",
+		"proxy was ready 1 min 0 s ago, and has not answered yet",
+		"store db is not ready: no answer for 3 s (its last answer was 1 min 0 s ago)",
+		"store files was ready 1 min 0 s ago, and has not answered yet",
+		"a has 3 parked messages (1 min 0 s ago)", "c has 3 parked messages",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if a, c := Waiting(s, &s.Pipelines[0]), Waiting(s, &s.Pipelines[2]); a != "3 (1 min 0 s ago)" || c != "3" {
+		t.Errorf("parked: %q and %q", a, c)
+	}
+}
+
 // TestUnknownKeysComeBeforeParkedMessages lists what needs a person in the order of settling.
 func TestUnknownKeysComeBeforeParkedMessages(t *testing.T) {
 	t.Parallel()

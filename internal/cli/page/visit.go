@@ -159,8 +159,9 @@ func (p *Page) now(ctx context.Context) *admin.Status {
 	return now
 }
 
-// statusFor limits the time for the status.
-const statusFor = 5 * time.Second
+// statusFor limits the time for the status. The parts that have not answered by then are shown with
+// their last answers.
+const statusFor = 300 * time.Millisecond
 
 // functions are those of the templates. Their arguments have the types that the templates give them.
 func (p *Page) functions(names map[string]string) map[string]func(args []any) any {
