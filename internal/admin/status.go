@@ -178,6 +178,16 @@ type StoreStatus struct {
 	MemoryBytes   int64   `json:"memory_bytes,omitempty"`
 	DiskBytes     int64   `json:"disk_bytes,omitempty"`
 	OldestSeconds float64 `json:"oldest_seconds,omitempty"`
+	// CleanUp is the last clean-up of expired keys, if this process makes them.
+	CleanUp *CleanUp `json:"clean_up,omitempty"`
+}
+
+// CleanUp is a clean-up of expired keys.
+type CleanUp struct {
+	// At is when it ended, or zero if none has ended yet. Error says why it ended early.
+	At    time.Time `json:"at,omitzero"`
+	Keys  int64     `json:"keys"`
+	Error string    `json:"error,omitempty"`
 }
 
 // Counted sets what was counted at a time.

@@ -160,6 +160,7 @@ type tended struct {
 	counts   *semel.Counts // nil until it was measured
 	measured time.Time
 	took     time.Duration // of the last count
+	cleanUp  *admin.CleanUp
 }
 
 // state is the state of one pipeline.

@@ -595,6 +595,7 @@ func (d *daemon) storeStatus(ctx context.Context, name string) *admin.StoreStatu
 	if counts := of.counts; counts != nil {
 		s.Counted(counts, of.measured)
 	}
+	s.CleanUp = of.cleanUp
 	return s
 }
 

@@ -310,6 +310,34 @@ func TestStateAndRateFollowTheEvents(t *testing.T) {
 	})
 }
 
+// TestTheStatusHasTheLastCleanUp lets clean-ups of a store end, the last one early.
+func TestTheStatusHasTheLastCleanUp(t *testing.T) {
+	t.Parallel()
+	file := parse(t, `stores: { one: { memory: {} } }
+pipelines: { copy: { source: { file: { paths: [in] } }, key: { id: .id }, store: one, sink: { file: { path: out } } } }`)
+	metrics, err := newMetrics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{file: file, metrics: metrics, log: slog.New(slog.DiscardHandler), tended: map[string]tended{"one": {store: struct{ semel.Store }{}, asked: &admin.Inquiry{}}}}
+	defer d.asking.Close()
+	check := func(what string, keys int64, why string, ended bool) {
+		t.Helper()
+		c := d.storeStatus(t.Context(), "one").CleanUp
+		if c == nil || c.Keys != keys || c.Error != why || c.At.IsZero() == ended {
+			t.Errorf("%s: %+v", what, c)
+		}
+	}
+	d.clean(t.Context(), "one", func(_ context.Context, pass func(int64, error)) error {
+		check("before", 0, "", false)
+		pass(12, nil)
+		check("the first", 12, "", true)
+		pass(3, fmt.Errorf("key 17: %w", semel.ErrStoreFull))
+		check("the second", 3, "it ended early: store is full: the log has the error", true)
+		return nil
+	})
+}
+
 // paused is a pipeline that tries again at a time.
 type paused struct {
 	working

@@ -300,7 +300,7 @@ func about(seconds float64) string {
 	switch {
 	case d >= year:
 		return "a year or more"
-	case d >= 10*time.Minute:
+	case d >= time.Hour:
 		return term.FormatElapsed(d.Round(time.Minute))
 	case d >= time.Minute:
 		return fmt.Sprintf("%.0f min", d.Minutes())
@@ -351,6 +351,21 @@ func Count(n *int64) string {
 		return "-"
 	}
 	return term.FormatCount(*n)
+}
+
+// CleanUp says what became of the expired keys of a store, or returns "" if its process does not
+// delete them.
+func CleanUp(now *admin.Status, s *admin.StoreStatus) string {
+	switch c := s.CleanUp; {
+	case c == nil:
+		return ""
+	case c.Error != "":
+		return fmt.Sprintf("%s: %s", Ago(now.Time, c.At), c.Error)
+	case c.At.IsZero():
+		return "not yet"
+	default:
+		return fmt.Sprintf("%s, %s deleted", Ago(now.Time, c.At), many(c.Keys, "key"))
+	}
 }
 
 // LagOf formats the lag of a partition.

@@ -54,6 +54,31 @@ func TestOldAnswersHaveTheirAge(t *testing.T) {
 	}
 }
 
+// TestTheLastCleanUpIsInWords has stores whose process deletes expired keys, and one whose process does not.
+func TestTheLastCleanUpIsInWords(t *testing.T) {
+	t.Parallel()
+	now := &admin.Status{Time: time.Now()}
+	ago := now.Time.Add(-2 * time.Minute)
+	for want, c := range map[string]*admin.CleanUp{
+		"": nil, "not yet": {}, "2 min 0 s ago, 1,234 keys deleted": {At: ago, Keys: 1234},
+		"2 min 0 s ago: it ended early: the log has the error": {At: ago, Keys: 3, Error: "it ended early: the log has the error"},
+	} {
+		if got := CleanUp(now, &admin.StoreStatus{CleanUp: c}); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// TestTheTimeThatIsLeftHasOneUnitBelowAnHour formats estimates.
+func TestTheTimeThatIsLeftHasOneUnitBelowAnHour(t *testing.T) {
+	t.Parallel()
+	for seconds, want := range map[float64]string{38: "38 s", 363: "6 min", 1620: "27 min", 3500: "58 min", 9300: "2 h 35 min"} {
+		if got := about(seconds); got != want {
+			t.Errorf("%v s: %q, want %q", seconds, got, want)
+		}
+	}
+}
+
 // TestUnknownKeysComeBeforeParkedMessages lists what needs a person in the order of settling.
 func TestUnknownKeysComeBeforeParkedMessages(t *testing.T) {
 	t.Parallel()

@@ -174,6 +174,9 @@ func storePart(v *visit, now *admin.Status, s *admin.StoreStatus) part {
 	if s.OldestSeconds > 0 {
 		p.Facts = append(p.Facts, fact{"oldest key", facts.Ago(now.Time, now.Time.Add(-time.Duration(s.OldestSeconds*float64(time.Second))))})
 	}
+	if last := facts.CleanUp(now, s); last != "" {
+		p.Facts = append(p.Facts, fact{"clean-up", last})
+	}
 	for _, size := range []struct {
 		name string
 		n    int64
