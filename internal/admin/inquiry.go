@@ -24,8 +24,8 @@ type Inquiry struct {
 	SilentFor time.Duration
 
 	mu    sync.Mutex    // guards the fields below
-	err   error         // the last answer
-	at    time.Time     // when it came; zero: there is none
+	err   error         // the last answer, or the error of a later question that got none
+	at    time.Time     // when the part answered last; zero: it never has
 	since time.Time     // when the part was asked first that has not answered since; zero: it has
 	ended chan struct{} // is closed at the end of the question under way; nil: there is none
 }
@@ -34,20 +34,21 @@ type Inquiry struct {
 type Answer struct {
 	// Err says why the part is not ready, or is nil.
 	Err error
-	// At is when the part said so, or zero if that was now.
+	// At is when the part answered last, or zero if it answered now.
 	At time.Time
 }
 
 // Ask asks a question, unless one is under way. It blocks until that is answered, until ctx ends, or
 // until the part has been silent for long. question runs in the background and ends with its context.
 func (q *Inquiry) Ask(ctx context.Context, in *Questions, question func(context.Context) error) Answer {
+	asked := time.Now()
 	q.mu.Lock()
 	ended, isNew := q.ended, q.ended == nil
 	if isNew {
 		ended = make(chan struct{})
 		q.ended = ended
 		if q.since.IsZero() {
-			q.since = time.Now()
+			q.since = asked
 		}
 	}
 	most := cmp.Or(q.SilentFor, silentFor)
@@ -67,7 +68,7 @@ func (q *Inquiry) Ask(ctx context.Context, in *Questions, question func(context.
 	defer q.mu.Unlock()
 	silent := time.Since(q.since)
 	switch {
-	case q.ended != ended:
+	case !q.at.Before(asked):
 		return Answer{Err: q.err}
 	case q.err != nil || !q.at.IsZero() && silent < most:
 		return Answer{q.err, q.at}
@@ -78,12 +79,15 @@ func (q *Inquiry) Ask(ctx context.Context, in *Questions, question func(context.
 }
 
 // settle notes the end of the question under way. inTime: the part has answered before its time was over.
+// A part that finds its connections busy until then calls itself ready, which shows nothing.
 func (q *Inquiry) settle(err error, inTime bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.err, q.at = err, time.Now()
-	if inTime {
-		q.since = time.Time{}
+	switch {
+	case inTime:
+		q.err, q.at, q.since = err, time.Now(), time.Time{}
+	case err != nil:
+		q.err = err
 	}
 	close(q.ended)
 	q.ended = nil
