@@ -29,6 +29,8 @@ type Question struct {
 	Process *admin.Process
 	// Quick: walk over no store to find the key in another scope.
 	Quick bool
+	// Down returns why a store is not asked. Defaults to asking each.
+	Down func(store string) error
 	// Status returns what the pipelines do. Defaults to the answer of the running process.
 	Status func(ctx context.Context) *admin.Status
 	// ParkedOf lists the parked messages of a pipeline. Defaults to all of its place.
@@ -149,6 +151,12 @@ func (q *Question) askPlace(ctx context.Context, at *Place) (failed error) {
 			q.Remark("%s: not seen: %s keeps no keys: it delivers every row of its outbox", at, first.Pipeline)
 		}
 		return failed
+	}
+	if q.Down != nil {
+		if err := q.Down(at.Store); err != nil {
+			q.Remark("%s: not asked", at)
+			return errors.Join(failed, err)
+		}
 	}
 	var reasons term.Problems
 	f := &open.StoreFlags{App: q.App, File: q.File, Conf: q.Conf, Name: at.Store, Admin: q.Admin, Process: q.Process, Quick: q.Quick}

@@ -401,6 +401,16 @@ func said(reason string, answered, now time.Time) string {
 	return fmt.Sprintf("%s (its last answer was %s)", reason, Ago(now, answered))
 }
 
+// Silent returns why a store should not be asked now, or nil: it does not answer, and people would wait for it.
+func Silent(now *admin.Status, store string) error {
+	for i := range now.Stores {
+		if s := &now.Stores[i]; s.Name == store && s.State == admin.StateNotReady && !s.Answered.IsZero() {
+			return fmt.Errorf("store %s is not asked, because it does not answer: %s", store, said(s.Reason, s.Answered, now.Time))
+		}
+	}
+	return nil
+}
+
 // aged adds to a text how old it is, if it is old.
 func aged(text string, at, now time.Time) string {
 	if !isOld(now, at) {

@@ -107,6 +107,9 @@ func sayRetried(v *visit, rows []auditRow) {
 
 // auditOf returns the last lines of the audit log of a store.
 func auditOf(v *visit, name string) (lines [][]byte, err error) {
+	if err := v.silent(name); err != nil {
+		return nil, err
+	}
 	var wrong term.Problems
 	f := &open.StoreFlags{App: v.App, File: v.File, Conf: v.Conf, Name: name, Process: v.Process}
 	if f.Check(&wrong); len(wrong) > 0 {
