@@ -380,17 +380,33 @@ func (r *Runner) repeat(what string, call func() error, final *bool) error {
 	if err == nil {
 		return nil
 	}
-	began := time.Now()
+	began, caller := time.Now(), new(int)
 	for n := 1; err != nil; n++ {
 		pause := r.opts.Failure.Pause(n)
-		r.observe(Event{Kind: EventPaused, Reason: what, Err: err, Attempt: n, Next: pause})
+		r.observeBy(caller, Event{Kind: EventPaused, Reason: what, Err: err, Attempt: n, Next: pause})
 		if final != nil && *final || retry.Sleep(r.hard, pause) != nil {
 			return err
 		}
 		err = call()
 	}
-	r.observe(Event{Kind: EventResumed, Reason: what, Elapsed: time.Since(began)})
+	r.observeBy(caller, Event{Kind: EventResumed, Reason: what, Elapsed: time.Since(began)})
 	return nil
+}
+
+// observeBy reports an event of one of several callers, each of whom may wait for the same part. Work
+// resumes when no caller waits for it.
+func (r *Runner) observeBy(caller any, e Event) {
+	if e.Kind == EventPaused || e.Kind == EventResumed {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		waiting := r.waiting[e.Reason]
+		if e.Kind == EventPaused {
+			waiting[caller] = true
+		} else if delete(waiting, caller); len(waiting) > 0 {
+			return
+		}
+	}
+	r.observe(e)
 }
 
 // tracePark begins the step of parking entries, if there is a Tracer.

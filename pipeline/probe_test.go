@@ -3,6 +3,8 @@ package pipeline_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -218,6 +220,44 @@ func TestTheEndOfEachPauseIsReported(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAPauseLastsUntilNoCallerWaits has two messages that are parked at the same time, and room for one of them.
+func TestAPauseLastsUntilNoCallerWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		seen := &turns{}
+		r := newRig(t)
+		r.opts.Observer, r.opts.Workers, r.opts.Batch = seen, 2, 1
+		r.handler = func(context.Context, pipeline.Delivery) (semel.Result, error) {
+			return semel.Result{}, semel.Permanent(errors.New("refused"))
+		}
+		began := time.Now()
+		r.opts.DeadLetters = fullFor{"a": &fullParker{began.Add(time.Minute), r.letters}, "b": &fullParker{began.Add(time.Hour), r.letters}}
+		r.add(1, "a", "a")
+		r.add(2, "b", "b")
+		end := r.start(t.Context())
+		time.Sleep(30 * time.Minute)
+		if n := r.acked(); n != 1 {
+			t.Fatalf("%d messages are settled", n)
+		}
+		if got := seen.told(); slices.Contains(got, "resumed parking") {
+			t.Errorf("while a message cannot be parked: %q", got)
+		}
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+		if got := seen.told(); strings.Count(strings.Join(got, "\n"), "resumed parking") != 1 || got[len(got)-1] != "resumed parking" {
+			t.Errorf("events: %q", got)
+		}
+	})
+}
+
+// fullFor has a parker for each id.
+type fullFor map[string]pipeline.Parker
+
+func (f fullFor) Park(ctx context.Context, list []pipeline.Parked) error {
+	return f[list[0].Key.ID].Park(ctx, list)
 }
 
 // fullParker parks nothing until a time.

@@ -49,6 +49,7 @@ type Runner struct {
 	failure   error
 	sinkDown  trouble
 	storeDown trouble
+	waiting   map[string]map[any]bool // the callers of observeBy, by what they wait for
 }
 
 // feed is one source of a runner.
@@ -66,7 +67,7 @@ func NewRunner(source Source, session Session, opts *Options) (*Runner, error) {
 	if err := missing("New", argument{"source", source == nil}, argument{"session", session == nil}); err != nil {
 		return nil, err
 	}
-	r := &Runner{session: session, traits: session.Traits(), seed: maphash.MakeSeed()}
+	r := &Runner{session: session, traits: session.Traits(), seed: maphash.MakeSeed(), waiting: map[string]map[any]bool{"parking": {}, "acknowledging": {}}}
 	if opts != nil {
 		r.opts = *opts
 	}
@@ -92,7 +93,9 @@ func NewRunner(source Source, session Session, opts *Options) (*Runner, error) {
 	if r.letters != nil && !redrives {
 		redriven := newRedriven(r.letters, r.opts.Name, false)
 		if r.opts.ParkedMaxAge > 0 {
-			redriven.expiry = &expiry{age: r.opts.ParkedMaxAge, observe: r.observe}
+			x := &expiry{age: r.opts.ParkedMaxAge}
+			x.observe = func(e Event) { r.observeBy(x, e) }
+			redriven.expiry = x
 		}
 		r.feeds = append(r.feeds, &feed{source: redriven, traits: SourceTraits{Place: r.feeds[0].traits.Place}, parked: true})
 	}

@@ -48,6 +48,8 @@ func (h *host) answer(ctx context.Context, q *question, write func(*answer) erro
 	switch q.Verb {
 	case verbParked:
 		return h.parked(ctx, q, write)
+	case verbAuditTail:
+		return h.auditTail(ctx, q, write)
 	case verbJournal:
 		j := h.Journal.Of(q.keys()...)
 		return write(&answer{Journal: &j})
@@ -87,6 +89,34 @@ func able[T any](store semel.Store) (T, error) {
 		return ability, fmt.Errorf("the store of the running process cannot do this: %w", errors.ErrUnsupported)
 	}
 	return ability, nil
+}
+
+// auditTail answers with the last lines of the audit log of a store, or of the parked messages of a
+// pipeline. It answers with none if they keep no such log.
+func (h *host) auditTail(ctx context.Context, q *question, write func(*answer) error) (err error) {
+	var of AuditTail
+	if q.Pipeline != "" {
+		letters, ok, err := h.Parked(ctx, q.Pipeline)
+		if err != nil || !ok {
+			return err
+		}
+		defer func() { err = errors.Join(err, letters.Close()) }()
+		of, _ = letters.(AuditTail) // nil: a table is in the audit log of its store
+	} else {
+		store, err := h.store(q.Store)
+		if err != nil {
+			return err
+		}
+		of, _ = semel.As[AuditTail](store)
+	}
+	if of == nil {
+		return nil
+	}
+	lines, err := of.AuditTail(ctx, q.Most)
+	for _, line := range lines {
+		err = errors.Join(err, write(&answer{Line: line}))
+	}
+	return err
 }
 
 // parked answers with the parked messages of a pipeline, or with one of them.

@@ -59,6 +59,7 @@ const (
 	verbScopes     = "scopes"
 	verbParked     = "parked"
 	verbJournal    = "journal"
+	verbAuditTail  = "audit_tail"
 
 	verbAudit         = "audit"
 	verbResolve       = "resolve"
@@ -86,6 +87,7 @@ type question struct {
 	Result semel.Result    `json:"result"`
 	Window time.Duration   `json:"window,omitempty"`
 	Line   json.RawMessage `json:"line,omitempty"` // of the audit log
+	Most   int             `json:"most,omitempty"` // lines of the audit log
 	Claims []wireClaim     `json:"claims,omitempty"`
 }
 
@@ -106,6 +108,7 @@ type answer struct {
 	Claimed *wireClaimed     `json:"claimed,omitempty"`
 	Parked  *pipeline.Parked `json:"parked,omitempty"`
 	Journal *KeyJournal      `json:"journal,omitempty"`
+	Line    []byte           `json:"line,omitempty"` // of the audit log: it may be damaged, and is then no JSON
 	Error   *wireError       `json:"error,omitempty"`
 	End     bool             `json:"end,omitempty"` // the answer is whole
 }

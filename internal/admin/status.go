@@ -20,9 +20,11 @@ type Status struct {
 type ServiceStatus struct {
 	Name  string `json:"service"`
 	State State  `json:"state"` // StateReady or StateNotReady
-	// Reason says why the service is not ready, and NextAttempt when it tries again.
+	// Reason says why the service is not ready, and NextAttempt when it tries again. Answered is
+	// that of PipelineStatus.
 	Reason      string    `json:"reason,omitempty"`
 	NextAttempt time.Time `json:"next_attempt,omitzero"`
+	Answered    time.Time `json:"answered,omitzero"`
 }
 
 // StatusPath is the path of the status on the admin server.
@@ -34,6 +36,8 @@ type PipelineStatus struct {
 	State State  `json:"state"`
 	// Reason says why the pipeline is not ready, without a part of a message.
 	Reason string `json:"reason,omitempty"`
+	// Answered is when the pipeline said whether it is ready, if it did not at this request.
+	Answered time.Time `json:"answered,omitzero"`
 	// NextAttempt is when a pipeline that cannot work tries again, if that is known.
 	NextAttempt time.Time `json:"next_attempt,omitzero"`
 	// WaitingFor is what a stalled pipeline waited for when the log said so last.
@@ -65,8 +69,10 @@ type PipelineStatus struct {
 	Retrying  int       `json:"retrying,omitempty"`
 	NextRetry time.Time `json:"next_retry,omitzero"`
 	ReadAhead int       `json:"read_ahead,omitempty"`
-	// Waiting is the number of parked messages that wait for an operator.
-	Waiting *int64 `json:"parked_waiting,omitempty"`
+	// Waiting is the number of parked messages that wait for an operator, and WaitingMeasured when
+	// they were counted.
+	Waiting         *int64    `json:"parked_waiting,omitempty"`
+	WaitingMeasured time.Time `json:"parked_measured,omitzero"`
 	// Lag and LagBytes are the sums of Lags.
 	Lag      *int64         `json:"lag,omitempty"`
 	LagBytes *int64         `json:"lag_bytes,omitempty"`
@@ -160,8 +166,9 @@ type LastError struct {
 type StoreStatus struct {
 	Name  string `json:"store"`
 	State State  `json:"state"` // StateReady or StateNotReady
-	// Reason says why the store is not ready.
+	// Reason says why the store is not ready. Answered is that of PipelineStatus.
 	Reason   string    `json:"reason,omitempty"`
+	Answered time.Time `json:"answered,omitzero"`
 	Done     *int64    `json:"done,omitempty"`
 	Claimed  *int64    `json:"claimed,omitempty"`
 	Unknown  *int64    `json:"unknown,omitempty"`
@@ -171,6 +178,16 @@ type StoreStatus struct {
 	MemoryBytes   int64   `json:"memory_bytes,omitempty"`
 	DiskBytes     int64   `json:"disk_bytes,omitempty"`
 	OldestSeconds float64 `json:"oldest_seconds,omitempty"`
+	// CleanUp is the last clean-up of expired keys, if this process makes them.
+	CleanUp *CleanUp `json:"clean_up,omitempty"`
+}
+
+// CleanUp is a clean-up of expired keys.
+type CleanUp struct {
+	// At is when it ended, or zero if none has ended yet. Error says why it ended early.
+	At    time.Time `json:"at,omitzero"`
+	Keys  int64     `json:"keys"`
+	Error string    `json:"error,omitempty"`
 }
 
 // Counted sets what was counted at a time.

@@ -24,6 +24,12 @@ type auditor interface {
 	Audit(ctx context.Context, line []byte) error
 }
 
+// AuditTail is a store, or a place of parked messages, with an audit log that can be read. The
+// newest line comes last.
+type AuditTail interface {
+	AuditTail(ctx context.Context, most int) ([][]byte, error)
+}
+
 // ScopeLister is a store that knows which scopes are bound to a rule.
 type ScopeLister interface {
 	BoundScopes(ctx context.Context) ([]string, error)
@@ -37,6 +43,8 @@ var (
 	_ semel.Purger         = (*Store)(nil)
 	_ semel.ScopeBinder    = (*Store)(nil)
 	_ auditor              = (*Store)(nil)
+	_ AuditTail            = (*Store)(nil)
+	_ AuditTail            = (*DeadLetters)(nil)
 )
 
 // Store returns a store of the process; "" is the store whose socket was dialled.
@@ -177,6 +185,22 @@ func (s *Store) Journal(ctx context.Context, keys []semel.Key) (all KeyJournal, 
 	return all, err
 }
 
+// AuditTail implements AuditTail. A store that keeps no audit log has no lines.
+func (s *Store) AuditTail(ctx context.Context, most int) ([][]byte, error) {
+	return s.client.auditTail(ctx, &question{Verb: verbAuditTail, Store: s.name, Most: most})
+}
+
+// auditTail asks for the last lines of an audit log.
+func (c *Client) auditTail(ctx context.Context, q *question) (lines [][]byte, err error) {
+	err = c.ask(ctx, q, func(a *answer) bool {
+		if a.Line != nil {
+			lines = append(lines, a.Line)
+		}
+		return true
+	})
+	return lines, err
+}
+
 // Claim implements semel.Store for claims with Done.
 func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	q, n := question{Verb: verbClaim}, 0
@@ -247,6 +271,12 @@ func (l *DeadLetters) Get(ctx context.Context, id string) (found *pipeline.Parke
 		err = fmt.Errorf("%s: %w", id, pipeline.ErrNotParked)
 	}
 	return found, err
+}
+
+// AuditTail implements AuditTail. A process whose parked messages have no audit log of their own
+// has no lines.
+func (l *DeadLetters) AuditTail(ctx context.Context, most int) ([][]byte, error) {
+	return l.client.auditTail(ctx, &question{Verb: verbAuditTail, Pipeline: l.pipeline, Most: most})
 }
 
 // Settle implements pipeline.DeadLetters. It refuses.

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
 )
 
@@ -132,8 +134,39 @@ func TestAdminClientAnswersLikeTheStore(t *testing.T) {
 	if err := asked.Claim(ctx, []semel.ClaimRequest{{Key: odd, Lease: time.Second, Window: time.Hour}}, answers[:1]); !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Errorf("a claim that another process cannot renew: %v", err)
 	}
-	if err := asked.Audit(ctx, []byte(`{"a":1}`)); err != nil {
-		t.Error(err)
+	for _, line := range []string{`{"a":1}`, `{"a":2}`, `{"a":3}`} {
+		if err := asked.Audit(ctx, []byte(line)); err != nil {
+			t.Error(err)
+		}
+	}
+	if lines, err := asked.AuditTail(ctx, 2); err != nil || string(bytes.Join(lines, nil)) != `{"a":2}{"a":3}` {
+		t.Errorf("%q %v", lines, err)
+	}
+}
+
+// TestTheAuditLogOfParkedMessagesIsRead asks for the log of one pipeline, and for that of another, which has none.
+func TestTheAuditLogOfParkedMessagesIsRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	letters, err := pipeline.OpenDeadLetterDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const line = `{"verb":"parked retry","reason":"the bank is back"}`
+	if err := errors.Join(letters.Audit(t.Context(), []byte(line)), letters.Close()); err != nil {
+		t.Fatal(err)
+	}
+	_, asked := serve(t, &host{Process: &Process{Redact: strings.Clone, Parked: func(_ context.Context, name string) (pipeline.DeadLetters, bool, error) {
+		if name != "p" {
+			return nil, false, nil
+		}
+		letters, err := pipeline.OpenDeadLetterDir(dir)
+		return letters, true, err
+	}}})
+	for name, want := range map[string]string{"p": line, "q": ""} {
+		if lines, err := asked.client.Parked(name).AuditTail(t.Context(), 10); err != nil || string(bytes.Join(lines, nil)) != want {
+			t.Errorf("%s: %q %v", name, lines, err)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/observe/promobserve"
 	"github.com/semel-dev/semel/store/tiered"
@@ -61,7 +62,8 @@ func (d *daemon) maintain(ctx context.Context, name string) {
 			return
 		}
 		d.tendingMu.Lock()
-		d.tended[name] = tended{store: store}
+		d.tended[name] = tended{store: store, asked: &admin.Inquiry{}}
+		d.tended[name].asked.Heard(nil) // it was opened
 		d.tendingMu.Unlock()
 		if counter, ok := semel.As[semel.Inspector](store); ok {
 			d.tending.Go(func() { d.measure(ctx, name, store, counter) })
@@ -114,8 +116,14 @@ func (d *daemon) showFilters(ctx context.Context, name string, stack *tiered.Sto
 // clean cleans a store up until ctx ends.
 func (d *daemon) clean(ctx context.Context, name string, maintain func(context.Context, func(int64, error)) error) {
 	d.metrics.Cleaning(name)
+	d.cleaned(name, &admin.CleanUp{})
 	err := maintain(ctx, func(gone int64, err error) {
 		d.metrics.Cleaned(name, gone, err)
+		last := &admin.CleanUp{At: time.Now(), Keys: gone}
+		if err != nil {
+			last.Error = inLog("it ended early", err).Error()
+		}
+		d.cleaned(name, last)
 		if err != nil && ctx.Err() == nil {
 			d.log.Warn("a clean-up of expired keys ended early", "store", name, "gone", gone, "error", d.file.AdviseStores(d.file.Stack(name), err))
 		}
@@ -123,6 +131,15 @@ func (d *daemon) clean(ctx context.Context, name string, maintain func(context.C
 	if err != nil && ctx.Err() == nil {
 		d.log.Error("expired keys are no longer cleaned up", "store", name, "error", d.file.AdviseStores(d.file.Stack(name), err))
 	}
+}
+
+// cleaned notes the last clean-up of a store for the status.
+func (d *daemon) cleaned(name string, last *admin.CleanUp) {
+	d.tendingMu.Lock()
+	defer d.tendingMu.Unlock()
+	of := d.tended[name]
+	of.cleanUp = last
+	d.tended[name] = of
 }
 
 // warnOfEmptied logs that a table of a store has lost all its rows at once.

@@ -41,10 +41,11 @@ func (d *daemon) poll(ctx context.Context, s *state, p *Pipeline, log *slog.Logg
 			return d.file.Advise(s.readiness.spec, config.SourcePart, err)
 		}},
 		{what: "parked messages cannot be counted", ask: func(ctx context.Context) error {
+			asked := time.Now()
 			n, err := p.Waiting(ctx)
 			if err == nil {
 				d.metrics.Waiting(name, n)
-				s.counters.set(func(c *counters) { c.counted.Waiting = &n })
+				s.counters.setWaiting(n, asked)
 			}
 			return d.file.Advise(s.readiness.spec, config.ParkedPart, err)
 		}},

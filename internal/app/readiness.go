@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/retry"
@@ -30,6 +31,8 @@ type readiness struct {
 	file *config.File
 	spec *config.Pipeline
 	seen chan struct{} // has room for one: a probe got a bad answer
+
+	asked admin.Inquiry
 
 	mu    sync.Mutex                // guards the fields below
 	since map[config.Part]time.Time // when a part began not to work
@@ -219,9 +222,19 @@ func inLog(what string, err error) error {
 	return errors.New(what + ": the log has the error")
 }
 
+// ask asks a pipeline whether it can work, and notes the answer unless it came too late.
+func (r *readiness) ask(ctx context.Context, p config.Runnable) (err, explained error) {
+	err = p.Ready(ctx)
+	explained = r.explain(err)
+	if ctx.Err() == nil {
+		r.asked.Heard(explained)
+	}
+	return err, explained
+}
+
 // answer asks a pipeline for a probe whether it can work. A bad answer is also logged.
 func (r *readiness) answer(ctx context.Context, p config.Runnable) error {
-	err := r.explain(p.Ready(ctx))
+	_, err := r.ask(ctx, p)
 	if err != nil {
 		select {
 		case r.seen <- struct{}{}:
@@ -236,11 +249,11 @@ func (r *readiness) answer(ctx context.Context, p config.Runnable) error {
 func (r *readiness) first(ctx context.Context, p config.Runnable, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, readinessFor)
 	defer cancel()
-	err := p.Ready(ctx)
+	err, explained := r.ask(ctx, p)
 	_, ofSink := errors.AsType[*pipeline.UnavailableError](err)
 	_, ofStore := errors.AsType[*pipeline.StoreError](err)
 	if ofSink || ofStore {
-		r.tell(r.explain(err), log)
+		r.tell(explained, log)
 	}
 }
 
@@ -254,7 +267,7 @@ func (r *readiness) watch(ctx context.Context, p config.Runnable, log *slog.Logg
 		works := time.Now() // since when it works
 		for retry.SleepOrWake(ctx, min(max(time.Since(works)/8, readinessEvery), readinessRarely), r.seen) == nil {
 			limited, cancel := context.WithTimeout(ctx, readinessFor)
-			err := r.explain(p.Ready(limited))
+			_, err := r.ask(limited, p)
 			cancel()
 			if err != nil {
 				works = time.Now()

@@ -128,6 +128,7 @@ func Run(ctx context.Context, f *config.File, opts *RunOptions) error {
 	running.Wait()
 	cancel()
 	d.tending.Wait()
+	d.asking.Close()
 	return errors.Join(append(errs, served, d.stores.Close())...)
 }
 
@@ -144,6 +145,9 @@ type daemon struct {
 	journal  *admin.Journal
 	notifier *notifier
 
+	asking  admin.Questions // to pipelines, stores and the service
+	serving admin.Inquiry   // of opts.Service
+
 	tending   sync.WaitGroup // goroutines that tend started
 	tendingMu sync.Mutex     // guards tended
 	tended    map[string]tended
@@ -151,10 +155,12 @@ type daemon struct {
 
 // tended is a store that is measured and cleaned up.
 type tended struct {
-	store    semel.Store   // nil until it is open
+	store    semel.Store // nil until it is open
+	asked    *admin.Inquiry
 	counts   *semel.Counts // nil until it was measured
 	measured time.Time
 	took     time.Duration // of the last count
+	cleanUp  *admin.CleanUp
 }
 
 // state is the state of one pipeline.
@@ -182,20 +188,28 @@ func (s *state) set(change func(s *state)) {
 
 // ready returns nil if the pipeline can work, and otherwise the reason why not.
 func (s *state) ready(ctx context.Context) error {
-	s.mu.Lock()
-	p, waiting, ended, failure := s.pipeline, s.waiting, s.ended, s.failure
-	s.mu.Unlock()
-	switch {
-	case failure != nil:
-		return failure
-	case ended:
-		return errors.New("ended")
-	case p != nil:
+	p, err := s.opened()
+	if p != nil {
 		return s.readiness.answer(ctx, p)
-	case waiting != nil:
-		return waiting
 	}
-	return errors.New("opening")
+	return err
+}
+
+// opened returns the pipeline, or the reason why it is not open.
+func (s *state) opened() (config.Runnable, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.failure != nil:
+		return nil, s.failure
+	case s.ended:
+		return nil, errors.New("ended")
+	case s.pipeline != nil:
+		return s.pipeline, nil
+	case s.waiting != nil:
+		return nil, s.waiting
+	}
+	return nil, errors.New("opening")
 }
 
 // lint logs what weakens the promise of the pipelines to run, as semel lint does.

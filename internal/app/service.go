@@ -75,6 +75,7 @@ func (d *daemon) openService(ctx context.Context, observer semel.Observer) error
 		}
 		d.service.set(func(s *state) { s.waiting = nil })
 		opened()
+		d.serving.Heard(nil)
 		d.maintain(ctx, s.Store)
 		return nil
 	})

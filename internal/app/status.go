@@ -23,7 +23,8 @@ const (
 	// ofMessages: a message failed. Messages may fail again until one has its effect, or until
 	// none is in progress.
 	ofMessages trouble = iota
-	// ofPause: a pause or a stall, until the event that ends it.
+	// ofPause: a pause or a stall, until the event that ends it. A pipeline is ready while it
+	// cannot park or acknowledge some messages.
 	ofPause
 	// ofStore: the store failed, until it answers.
 	ofStore
@@ -34,20 +35,6 @@ const (
 	// ofDropped: a message was dropped. A loss is never over.
 	ofDropped
 )
-
-// endsIfReady reports whether a pipeline that is ready shows that such a trouble is over. A
-// message that is parked or dropped is settled by that, and shows nothing.
-func (t trouble) endsIfReady(idle bool, waiting *int64) bool {
-	switch t {
-	case ofPause, ofStore, ofSource:
-		return true
-	case ofMessages:
-		return idle
-	case ofParked:
-		return waiting != nil && *waiting == 0
-	}
-	return false
-}
 
 // over returns an error that is over without its remedy: nobody needs that any more.
 func over(e *admin.LastError) *admin.LastError {
@@ -60,10 +47,10 @@ type counters struct {
 	counted admin.PipelineStatus
 	expired int64 // of Dropped: they were parked before
 	stalled bool
-	paused  map[string]bool // by reason
-	next    time.Time       // when the last call that failed is repeated
-	last    trouble         // of counted.LastError
-	reason  string          // of the pause that is counted.LastError
+	paused  map[string]*admin.LastError // by reason, until work resumes
+	next    time.Time                   // when the last call that failed is repeated
+	last    trouble                     // of counted.LastError
+	reason  string                      // of the pause that is counted.LastError
 	lags    []pipeline.Lag
 	noMore  bool  // the lag changes no more: the pipeline has ended
 	bytes   int64 // of Read
@@ -132,15 +119,10 @@ func (c *counters) ObservePipeline(e pipeline.Event) {
 		if c.next = (time.Time{}); e.Next > 0 {
 			c.next = time.Now().Add(e.Next)
 		}
-		if c.paused == nil {
-			c.paused = map[string]bool{}
-		}
-		switch e.Reason {
-		case "sink", "source", "store": // the others hold up a part of the messages
-			c.paused[e.Reason] = e.Kind == pipeline.EventPaused
-		}
-		if e.Kind == pipeline.EventResumed && c.reason == e.Reason {
-			c.ends(ofPause)
+		if e.Kind == pipeline.EventResumed {
+			if delete(c.paused, e.Reason); c.reason == e.Reason {
+				c.ends(ofPause)
+			}
 		}
 	case pipeline.EventStalled, pipeline.EventMoves:
 		c.stalled = e.Kind == pipeline.EventStalled
@@ -149,7 +131,7 @@ func (c *counters) ObservePipeline(e pipeline.Event) {
 			c.ends(ofPause)
 		}
 	}
-	if e.Err != nil {
+	if e.Err != nil || e.Kind == pipeline.EventPaused {
 		what := e.Kind.String()
 		switch {
 		case e.Kind == pipeline.EventDelivered:
@@ -158,9 +140,12 @@ func (c *counters) ObservePipeline(e pipeline.Event) {
 			what += ": " + e.Reason
 		}
 		c.failed(troubleOf(e.Kind), what, e.Err)
-		if e.Kind == pipeline.EventPaused {
-			c.reason = e.Reason
+	}
+	if e.Kind == pipeline.EventPaused {
+		if c.paused == nil {
+			c.paused = map[string]*admin.LastError{}
 		}
+		c.reason, c.paused[e.Reason] = e.Reason, c.counted.LastError
 	}
 }
 
@@ -204,15 +189,49 @@ func (c *counters) failed(of trouble, what string, err error) {
 	c.counted.LastError = last
 }
 
-// endsIfReady returns an error of a pipeline that was found ready, which is then perhaps over.
-func (c *counters) endsIfReady(e *admin.LastError, idle bool) *admin.LastError {
+// endsIfReady ends the trouble with the last error, if that is over because the pipeline was found
+// ready after the error. A message that is parked or dropped is settled by that, and shows nothing.
+func (c *counters) endsIfReady(last *admin.LastError, idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e == c.counted.LastError && c.last.endsIfReady(idle, c.counted.Waiting) {
-		c.ends(c.last)
-		return c.counted.LastError
+	if last == nil || last != c.counted.LastError {
+		return
 	}
-	return e
+	ended := false
+	switch c.last {
+	case ofPause:
+		ended = c.paused[c.reason] == nil // the pipeline was closed, and is open again
+	case ofStore, ofSource:
+		ended = true
+	case ofMessages:
+		ended = idle
+	case ofParked:
+		of := &c.counted
+		ended = of.Waiting != nil && *of.Waiting == 0 && of.WaitingMeasured.After(last.At)
+	}
+	if ended {
+		c.ends(c.last)
+	}
+}
+
+// lastError returns the last error.
+func (c *counters) lastError() *admin.LastError {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counted.LastError
+}
+
+// stops forgets what keeps the pipeline from working. It does not end the last trouble.
+func (c *counters) stops() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.paused)
+	c.stalled, c.next, c.counted.WaitingFor = false, time.Time{}, ""
+}
+
+// setWaiting notes how many parked messages there were when they were asked for.
+func (c *counters) setWaiting(n int64, asked time.Time) {
+	c.set(func(c *counters) { c.counted.Waiting, c.counted.WaitingMeasured = &n, asked })
 }
 
 // nextAttempt returns when the last call that failed is repeated.
@@ -287,9 +306,13 @@ func (c *counters) status(workers int, ahead bool) admin.PipelineStatus {
 	s := c.counted
 	s.Held = s.Settled - (s.Fresh + s.Duplicate + s.Filtered + s.Superseded + s.Parked + s.Dropped - c.expired)
 	s.State = admin.StateReady
-	for _, is := range c.paused {
-		if is {
+	for reason, e := range c.paused {
+		switch reason {
+		case "sink", "source", "store": // the others hold up a part of the messages
 			s.State = admin.StatePaused
+		}
+		if last := s.LastError; last == nil || last.Over || last.At.Before(e.At) { // it has hidden one that is not over
+			s.LastError = e
 		}
 	}
 	if c.stalled {
@@ -419,27 +442,14 @@ func (d *daemon) status(ctx context.Context) *admin.Status {
 	now := &admin.Status{Started: d.started, Pipelines: make([]admin.PipelineStatus, len(d.states)), Stores: []admin.StoreStatus{}}
 	var asking sync.WaitGroup
 	for i := range now.Pipelines {
-		asking.Go(func() {
-			s := &d.states[i]
-			s.measure(ctx)
-			now.Pipelines[i] = s.status()
-			p := &now.Pipelines[i]
-			if err := s.ready(ctx); err != nil && p.State != admin.StateEnded {
-				p.Reason = d.why(err)
-				if p.State == admin.StateReady {
-					p.State = admin.StateNotReady
-				}
-			}
-			if p.State == admin.StateReady && p.Reason == "" && p.LastError != nil && !p.LastError.Over {
-				p.LastError = s.counters.endsIfReady(p.LastError, s.idle())
-			}
-		})
+		asking.Go(func() { now.Pipelines[i] = d.pipelineStatus(ctx, &d.states[i]) })
 	}
 	if s := d.opts.Service; s != nil {
 		now.Service = &admin.ServiceStatus{Name: s.Name, State: admin.StateReady}
 		asking.Go(func() {
-			if err := d.readyService(ctx); err != nil {
-				now.Service.State, now.Service.Reason, now.Service.NextAttempt = admin.StateNotReady, d.why(err), d.service.nextAttempt()
+			answer := d.serving.Ask(ctx, &d.asking, d.readyService)
+			if now.Service.Answered = answer.At; answer.Err != nil {
+				now.Service.State, now.Service.Reason, now.Service.NextAttempt = admin.StateNotReady, d.why(answer.Err), d.service.nextAttempt()
 			}
 		})
 	}
@@ -457,8 +467,43 @@ func (d *daemon) status(ctx context.Context) *admin.Status {
 	return now
 }
 
+// pipelineStatus asks a pipeline whether it is ready, and returns what it does now.
+func (d *daemon) pipelineStatus(ctx context.Context, s *state) admin.PipelineStatus {
+	opened, err := s.opened()
+	answer := admin.Answer{Err: err}
+	if opened != nil {
+		answer = s.readiness.asked.Ask(ctx, &d.asking, s.look)
+	} else {
+		s.measure(ctx)
+	}
+	now := s.status()
+	if now.State == admin.StateEnded {
+		return now
+	}
+	if now.Answered = answer.At; answer.Err != nil {
+		now.Reason = d.why(answer.Err)
+		if now.State == admin.StateReady {
+			now.State = admin.StateNotReady
+		}
+	}
+	return now
+}
+
+// look measures a pipeline and returns why it is not ready. If it is, that may end its last trouble.
+func (s *state) look(ctx context.Context) error {
+	last := s.counters.lastError()
+	var measuring sync.WaitGroup
+	measuring.Go(func() { s.measure(ctx) })
+	err := s.ready(ctx)
+	measuring.Wait()
+	if err == nil && s.status().State == admin.StateReady {
+		s.counters.endsIfReady(last, s.idle())
+	}
+	return err
+}
+
 const (
-	// statusFor limits how long a request for the status waits for measurements.
+	// statusFor limits how long a question for the status waits for measurements.
 	// What was measured before is then shown, with its age.
 	statusFor = time.Second
 	// CountPause is how many times as long as a count took no request for the status
@@ -482,8 +527,9 @@ func (s *state) measure(ctx context.Context) {
 	defer cancel()
 	var asking sync.WaitGroup
 	asking.Go(func() {
+		asked := time.Now()
 		if n, err := of.Waiting(ctx); err == nil {
-			s.counters.set(func(c *counters) { c.counted.Waiting = &n })
+			s.counters.setWaiting(n, asked)
 		}
 	})
 	if !ended {
@@ -530,21 +576,26 @@ func (d *daemon) storeStatus(ctx context.Context, name string) *admin.StoreStatu
 	if !open || of.store == nil {
 		return nil
 	}
-	s := &admin.StoreStatus{Name: name, State: admin.StateReady}
-	var counting sync.WaitGroup
-	counting.Go(func() { d.recount(ctx, name, of) })
-	if ready, ok := semel.As[doctor.Readier](of.store); ok {
-		if err := ready.Ready(ctx); err != nil {
-			s.State, s.Reason = admin.StateNotReady, d.why(d.ofStore(name, err))
+	answer := of.asked.Ask(ctx, &d.asking, func(ctx context.Context) (err error) {
+		var counting sync.WaitGroup
+		counting.Go(func() { d.recount(ctx, name, of) })
+		if ready, ok := semel.As[doctor.Readier](of.store); ok {
+			err = ready.Ready(ctx)
 		}
+		counting.Wait()
+		return err
+	})
+	s := &admin.StoreStatus{Name: name, State: admin.StateReady, Answered: answer.At}
+	if answer.Err != nil {
+		s.State, s.Reason = admin.StateNotReady, d.why(d.ofStore(name, answer.Err))
 	}
-	counting.Wait()
 	d.tendingMu.Lock()
 	of = d.tended[name]
 	d.tendingMu.Unlock()
 	if counts := of.counts; counts != nil {
 		s.Counted(counts, of.measured)
 	}
+	s.CleanUp = of.cleanUp
 	return s
 }
 

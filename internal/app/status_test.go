@@ -129,7 +129,10 @@ func TestTheStatusSaysWhetherTheLastErrorIsOver(t *testing.T) {
 	delivered, retried := event(pipeline.EventDelivered, "", nil), event(pipeline.EventRetried, "", down)
 	parked, dropped := event(pipeline.EventParked, "permanent", down), event(pipeline.EventDropped, "late", down)
 	moves := event(pipeline.EventMoves, "", nil)
-	waiting := func(n int64) func(*counters) { return func(c *counters) { c.counted.Waiting = &n } }
+	waiting := func(n int64) func(*counters) { return func(c *counters) { c.setWaiting(n, time.Now()) } }
+	countedBefore := func(c *counters) { c.setWaiting(0, time.Now().Add(-time.Minute)) }
+	full, room := event(pipeline.EventPaused, "parking", down), event(pipeline.EventResumed, "parking", nil)
+	deaf, heard := event(pipeline.EventPaused, "acknowledging", down), event(pipeline.EventResumed, "acknowledging", nil)
 	claimed := func(c *counters) { c.Observe(semel.Event{Kind: semel.EventDecided, Decision: semel.Fresh}) }
 	store := func(c *counters) { c.Observe(semel.Event{Kind: semel.EventStoreError, Err: down}) }
 	for name, test := range map[string]struct {
@@ -158,6 +161,17 @@ func TestTheStatusSaysWhetherTheLastErrorIsOver(t *testing.T) {
 		"resumed, then another trouble":   {[]func(*counters){paused, resumed}, true, true},
 		"moves, then another trouble":     {[]func(*counters){paused, event(pipeline.EventStalled, "sink", down), resumed, moves}, true, true},
 		"another pause is over":           {[]func(*counters){paused, event(pipeline.EventResumed, "store", nil)}, true, false},
+		"parked, and counted before":      {[]func(*counters){parked, countedBefore}, false, false},
+		"no place for a parked message":   {[]func(*counters){full}, false, false},
+		"a place again":                   {[]func(*counters){full, room}, false, true},
+		"a source that takes no answer":   {[]func(*counters){deaf, delivered, settled}, false, false},
+		"a source that takes it again":    {[]func(*counters){deaf, heard}, false, true},
+		"a state without its copy":        {[]func(*counters){event(pipeline.EventPaused, "state directory", down), delivered, settled}, false, false},
+		"no place, hidden by another":     {[]func(*counters){full, retried, delivered, settled}, false, false},
+		"no place, and another is over":   {[]func(*counters){full, paused, resumed}, false, false},
+		"two of them, both over":          {[]func(*counters){full, deaf, heard, room}, false, true},
+		"opened again":                    {[]func(*counters){paused, (*counters).stops}, false, true},
+		"ended with a full disk":          {[]func(*counters){full, (*counters).stops}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -221,17 +235,22 @@ pipelines: { copy: { source: { file: { paths: [in] } }, key: { id: .id }, store:
 			s := &d.states[i]
 			s.name, s.readiness, s.pipeline = fmt.Sprint("p", i), newReadiness(file, file.Pipelines[0]), p
 		}
+		defer d.asking.Close()
+		for name, of := range d.tended {
+			of.asked = &admin.Inquiry{}
+			d.tended[name] = of
+		}
 		const limit = 5 * time.Second
-		ask := func(what string, ask func(ctx context.Context)) {
+		ask := func(what string, takes time.Duration, ask func(ctx context.Context)) {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
 			began := time.Now()
-			if ask(ctx); time.Since(began) != limit {
+			if ask(ctx); time.Since(began) != takes {
 				t.Errorf("the %s took %v", what, time.Since(began))
 			}
 		}
-		ask("status", func(ctx context.Context) {
+		look := func(ctx context.Context) {
 			now := d.status(ctx)
 			for i, p := range now.Pipelines {
 				if well := p.State == admin.StateReady; well == (i == 0) {
@@ -241,8 +260,10 @@ pipelines: { copy: { source: { file: { paths: [in] } }, key: { id: .id }, store:
 			if len(now.Stores) != 2 || now.Stores[0].State != admin.StateReady || now.Stores[1].State != admin.StateReady || now.Service.State != admin.StateReady {
 				t.Errorf("the stores are %+v, the service is %+v", now.Stores, now.Service)
 			}
-		})
-		ask("probe", func(ctx context.Context) {
+		}
+		ask("status", 2*time.Second, look)
+		ask("second status", time.Second, look) // of the healthy parts, which are asked again
+		ask("probe", limit, func(ctx context.Context) {
 			for i, part := range d.ready(ctx) {
 				if well := part.Why == ""; well == (i == 0) || part.Name != []string{"p0", "p1", "p2", "proxy"}[i] {
 					t.Errorf("%s: %q", part.Name, part.Why)
@@ -286,6 +307,34 @@ func TestStateAndRateFollowTheEvents(t *testing.T) {
 		}
 		c.Observe(semel.Event{Kind: semel.EventStoreError, Err: semel.ErrStoreUnavailable})
 		check(admin.StateReady, "store_error", "unavailable")
+	})
+}
+
+// TestTheStatusHasTheLastCleanUp lets clean-ups of a store end, the last one early.
+func TestTheStatusHasTheLastCleanUp(t *testing.T) {
+	t.Parallel()
+	file := parse(t, `stores: { one: { memory: {} } }
+pipelines: { copy: { source: { file: { paths: [in] } }, key: { id: .id }, store: one, sink: { file: { path: out } } } }`)
+	metrics, err := newMetrics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{file: file, metrics: metrics, log: slog.New(slog.DiscardHandler), tended: map[string]tended{"one": {store: struct{ semel.Store }{}, asked: &admin.Inquiry{}}}}
+	defer d.asking.Close()
+	check := func(what string, keys int64, why string, ended bool) {
+		t.Helper()
+		c := d.storeStatus(t.Context(), "one").CleanUp
+		if c == nil || c.Keys != keys || c.Error != why || c.At.IsZero() == ended {
+			t.Errorf("%s: %+v", what, c)
+		}
+	}
+	d.clean(t.Context(), "one", func(_ context.Context, pass func(int64, error)) error {
+		check("before", 0, "", false)
+		pass(12, nil)
+		check("the first", 12, "", true)
+		pass(3, fmt.Errorf("key 17: %w", semel.ErrStoreFull))
+		check("the second", 3, "it ended early: store is full: the log has the error", true)
+		return nil
 	})
 }
 

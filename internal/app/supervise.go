@@ -16,7 +16,6 @@ import (
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/retry"
-	"github.com/semel-dev/semel/observe"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -185,10 +184,10 @@ func (s *state) begun() bool { return !s.tried.Swap(true) }
 // stops ends what metrics and status say of a pipeline that was open: nobody knows yet
 // whether the next attempt pauses or stalls, too.
 func (s *state) stops() {
-	all := observe.All(s.gauges, &s.counters)
 	for reason := range parts {
-		all.ObservePipeline(pipeline.Event{Kind: pipeline.EventResumed, Pipeline: s.name, Reason: reason})
+		s.gauges.ObservePipeline(pipeline.Event{Kind: pipeline.EventResumed, Pipeline: s.name, Reason: reason})
 	}
-	all.ObservePipeline(pipeline.Event{Kind: pipeline.EventMoves, Pipeline: s.name})
+	s.gauges.ObservePipeline(pipeline.Event{Kind: pipeline.EventMoves, Pipeline: s.name})
+	s.counters.stops()
 	s.readiness.restart()
 }

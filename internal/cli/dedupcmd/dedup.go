@@ -239,7 +239,7 @@ func dedupSummary(r dedup.Report) string {
 	if r.Missing > 0 {
 		missing = "  missing " + term.FormatCount(r.Missing)
 	}
-	if r.Read > 0 && r.ElapsedSeconds >= term.LeastRated.Seconds() {
+	if r.ElapsedSeconds >= term.LeastRated.Seconds() && float64(r.Read) >= r.ElapsedSeconds { // it may have compared more than it read
 		rate = fmt.Sprintf(" (%s lines/s)", term.FormatRate(float64(r.Read)/r.ElapsedSeconds))
 	}
 	return fmt.Sprintf("read %s  fresh %s  duplicates %s  mismatched %s  rejected %s%s  in %.1f s%s",

@@ -171,7 +171,7 @@ func (f *findings) whole(app *term.App, ids []string, failed bool) *Answer {
 	}
 	all.Events, all.Looked, all.Now = f.events, f.looked, f.now
 	for _, a := range f.answers {
-		if a.trouble != "" && (a == all || a.weight() > 0 || all.Nothing()) {
+		if a.trouble != "" && (a == all || a.weight() > 1 || all.Nothing()) { // not of a pipeline whose scope lacks the key
 			all.Troubles = append(all.Troubles, app.Redact(a.trouble))
 		}
 	}

@@ -29,6 +29,8 @@ type Question struct {
 	Process *admin.Process
 	// Quick: walk over no store to find the key in another scope.
 	Quick bool
+	// Down returns why a store is not asked. Defaults to asking each.
+	Down func(store string) error
 	// Status returns what the pipelines do. Defaults to the answer of the running process.
 	Status func(ctx context.Context) *admin.Status
 	// ParkedOf lists the parked messages of a pipeline. Defaults to all of its place.
@@ -150,6 +152,12 @@ func (q *Question) askPlace(ctx context.Context, at *Place) (failed error) {
 		}
 		return failed
 	}
+	if q.Down != nil {
+		if err := q.Down(at.Store); err != nil {
+			q.Remark("%s: not asked", at)
+			return errors.Join(failed, err)
+		}
+	}
 	var reasons term.Problems
 	f := &open.StoreFlags{App: q.App, File: q.File, Conf: q.Conf, Name: at.Store, Admin: q.Admin, Process: q.Process, Quick: q.Quick}
 	if f.Check(&reasons); len(reasons) > 0 {
@@ -198,6 +206,7 @@ func (q *Question) records(ctx context.Context, f *open.StoreFlags, at *Place, k
 		if q.ByDigest {
 			if found, err = f.LookUpDigest(ctx, store, q.Digest); err == nil {
 				q.Remark("%s: by the digest", at)
+				q.changedInStore(ctx, store, at, nil)
 			}
 			return err
 		}
@@ -212,9 +221,7 @@ func (q *Question) records(ctx context.Context, f *open.StoreFlags, at *Place, k
 				}
 			}
 			err = q.journal(ctx, store, at, keys)
-			if of, ok := semel.As[AuditTail](store); ok {
-				q.changedByHand(ctx, of, "store "+at.Store, keys)
-			}
+			q.changedInStore(ctx, store, at, keys)
 		}
 		if err == nil && len(found) == 0 {
 			likely := []string{keyrecord.DefaultScope}

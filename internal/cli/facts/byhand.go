@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
@@ -18,11 +19,6 @@ import (
 
 // mostByHand is how many of the latest lines of an audit log are searched for a key.
 const mostByHand = 1_000
-
-// AuditTail is a place with an audit log that can be read.
-type AuditTail interface {
-	AuditTail(ctx context.Context, most int) ([][]byte, error)
-}
 
 // Change is a line of an audit log: of a change of a key, of its outcome, or of the settlement
 // of a parked message.
@@ -59,7 +55,7 @@ func (c *Change) OfKey() semel.Key {
 
 // changedByHand adds what people did to some keys and their parked messages, from the newest lines
 // of an audit log. of is a store or a place of parked messages.
-func (q *Question) changedByHand(ctx context.Context, of AuditTail, place string, keys []semel.Key) {
+func (q *Question) changedByHand(ctx context.Context, of admin.AuditTail, place string, keys []semel.Key) {
 	lines, err := of.AuditTail(ctx, mostByHand)
 	if err != nil { // the user of a database may lack the privilege
 		q.Remark("audit log of %s: not read: %s", place, term.JoinLines(err.Error()))
@@ -97,10 +93,17 @@ func (q *Question) changedByHand(ctx context.Context, of AuditTail, place string
 	}
 }
 
+// changedInStore adds what people did to some keys, if their store has an audit log.
+func (q *Question) changedInStore(ctx context.Context, store semel.Store, at *Place, keys []semel.Key) {
+	if of, ok := semel.As[admin.AuditTail](store); ok {
+		q.changedByHand(ctx, of, "store "+at.Store, keys)
+	}
+}
+
 // ParkedByHand adds what people did to parked messages of a pipeline with the key, if their place
 // has an audit log of its own.
 func (q *Question) ParkedByHand(ctx context.Context, letters pipeline.DeadLetters, p *config.Pipeline) {
-	if of, ok := letters.(AuditTail); ok {
+	if of, ok := letters.(admin.AuditTail); ok {
 		q.changedByHand(ctx, of, "the parked messages of "+p.Name, open.InEach([]string{p.Key.Scope}, q.IDs))
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/term"
 )
 
-// freshFor is how long a measured lag is shown without its age.
+// freshFor is how long an answer, a lag or a count is shown without its age.
 const freshFor = 5 * time.Second
 
 // NeedsPerson reports whether a person must look at something.
@@ -82,6 +82,8 @@ func Details(now *admin.Status, file string) (list []Detail) {
 		}
 		if text := trouble(p, now.Time); text != "" {
 			add(AboutPipeline, p.Name, troubled(p), "%s", text)
+		} else if isOld(now.Time, p.Answered) {
+			add(AboutPipeline, p.Name, false, notYet, p.Name, Ago(now.Time, p.Answered))
 		}
 		if e := p.LastError; e != nil {
 			text := inWords(e.Event)
@@ -106,8 +108,12 @@ func Details(now *admin.Status, file string) (list []Detail) {
 			}
 		}
 	}
-	if s := now.Service; s != nil && s.Reason != "" {
-		add(AboutService, s.Name, true, "%s is not ready: %s", s.Name, term.Trouble(s.Reason, s.NextAttempt, now.Time))
+	switch s := now.Service; {
+	case s == nil:
+	case s.Reason != "":
+		add(AboutService, s.Name, true, "%s is not ready: %s", s.Name, term.Trouble(said(s.Reason, s.Answered, now.Time), s.NextAttempt, now.Time))
+	case isOld(now.Time, s.Answered):
+		add(AboutService, s.Name, false, notYet, s.Name, Ago(now.Time, s.Answered))
 	}
 	flags := now.Service != nil && file == ""
 	if file == "" {
@@ -116,7 +122,9 @@ func Details(now *admin.Status, file string) (list []Detail) {
 	for i := range now.Stores { // before parked messages: those of unknown keys are settled after their keys
 		s := &now.Stores[i]
 		if s.Reason != "" {
-			add(AboutStore, s.Name, true, "store %s is not ready: %s", s.Name, s.Reason)
+			add(AboutStore, s.Name, true, "store %s is not ready: %s", s.Name, said(s.Reason, s.Answered, now.Time))
+		} else if isOld(now.Time, s.Answered) {
+			add(AboutStore, s.Name, false, notYet, "store "+s.Name, Ago(now.Time, s.Answered))
 		}
 		if s.Unknown != nil && *s.Unknown > 0 {
 			named := []string{"--config", file, "--store-name", s.Name}
@@ -128,11 +136,14 @@ func Details(now *admin.Status, file string) (list []Detail) {
 	}
 	for i := range now.Pipelines {
 		if p := &now.Pipelines[i]; p.Waiting != nil && *p.Waiting > 0 {
-			add(AboutParked, p.Name, true, "%s has %s", p.Name, many(*p.Waiting, "parked message")).Command = term.ShellLine("semel", "parked", "ls", "--config", file, "--pipeline", p.Name)
+			add(AboutParked, p.Name, true, "%s has %s", p.Name, aged(many(*p.Waiting, "parked message"), p.WaitingMeasured, now.Time)).Command = term.ShellLine("semel", "parked", "ls", "--config", file, "--pipeline", p.Name)
 		}
 	}
 	return list
 }
+
+// notYet says that the state of a part is an old one.
+const notYet = "%s was ready %s, and has not answered yet"
 
 // inWords says what event an error came with.
 func inWords(event string) string {
@@ -158,7 +169,7 @@ func trouble(p *admin.PipelineStatus, now time.Time) string {
 	case p.State == admin.StateNotSeen:
 		return fmt.Sprintf("no process that runs %s answered: %s", p.Name, p.Reason)
 	case p.Reason != "":
-		return fmt.Sprintf("%s is not ready: %s", p.Name, term.Trouble(p.Reason, p.NextAttempt, now))
+		return fmt.Sprintf("%s is not ready: %s", p.Name, term.Trouble(said(p.Reason, p.Answered, now), p.NextAttempt, now))
 	case p.WaitingFor != "":
 		return fmt.Sprintf("%s is stalled, waiting for %s", p.Name, p.WaitingFor)
 	}
@@ -289,7 +300,7 @@ func about(seconds float64) string {
 	switch {
 	case d >= year:
 		return "a year or more"
-	case d >= 10*time.Minute:
+	case d >= time.Hour:
 		return term.FormatElapsed(d.Round(time.Minute))
 	case d >= time.Minute:
 		return fmt.Sprintf("%.0f min", d.Minutes())
@@ -342,6 +353,21 @@ func Count(n *int64) string {
 	return term.FormatCount(*n)
 }
 
+// CleanUp says what became of the expired keys of a store, or returns "" if its process does not
+// delete them.
+func CleanUp(now *admin.Status, s *admin.StoreStatus) string {
+	switch c := s.CleanUp; {
+	case c == nil:
+		return ""
+	case c.Error != "":
+		return fmt.Sprintf("%s: %s", Ago(now.Time, c.At), c.Error)
+	case c.At.IsZero():
+		return "not yet"
+	default:
+		return fmt.Sprintf("%s, %s deleted", Ago(now.Time, c.At), many(c.Keys, "key"))
+	}
+}
+
 // LagOf formats the lag of a partition.
 func LagOf(p *admin.PartitionLag) string { return lag(p.Messages, p.Bytes, p.More) }
 
@@ -359,12 +385,42 @@ func lag(messages, size *int64, more bool) string {
 
 // Lagged formats the lag of a pipeline, with its age if it is old.
 func Lagged(now *admin.Status, p *admin.PipelineStatus) string {
-	text := lag(p.Lag, p.LagBytes, p.LagMore)
-	if p.LagMeasured.IsZero() || now.Time.Sub(p.LagMeasured) < freshFor {
+	return aged(lag(p.Lag, p.LagBytes, p.LagMore), p.LagMeasured, now.Time)
+}
+
+// Waiting formats the number of parked messages of a pipeline, with its age if it is old.
+func Waiting(now *admin.Status, p *admin.PipelineStatus) string {
+	return aged(Count(p.Waiting), p.WaitingMeasured, now.Time)
+}
+
+// said adds to the reason of a part that is not ready how old it is, if it is old.
+func said(reason string, answered, now time.Time) string {
+	if !isOld(now, answered) {
+		return reason
+	}
+	return fmt.Sprintf("%s (its last answer was %s)", reason, Ago(now, answered))
+}
+
+// Silent returns why a store should not be asked now, or nil: it does not answer, and people would wait for it.
+func Silent(now *admin.Status, store string) error {
+	for i := range now.Stores {
+		if s := &now.Stores[i]; s.Name == store && s.State == admin.StateNotReady && !s.Answered.IsZero() {
+			return fmt.Errorf("store %s is not asked, because it does not answer: %s", store, said(s.Reason, s.Answered, now.Time))
+		}
+	}
+	return nil
+}
+
+// aged adds to a text how old it is, if it is old.
+func aged(text string, at, now time.Time) string {
+	if !isOld(now, at) {
 		return text
 	}
-	return text + " (" + Ago(now.Time, p.LagMeasured) + ")"
+	return text + " (" + Ago(now, at) + ")"
 }
+
+// isOld reports whether something was known before, and not now.
+func isOld(now, at time.Time) bool { return !at.IsZero() && now.Sub(at) >= freshFor }
 
 // Ago formats how long ago something was.
 func Ago(now, then time.Time) string {

@@ -73,6 +73,9 @@ func changesThroughTheSocket(t *testing.T, file, store string) {
 		t.Errorf("audit log: %v", lines)
 	}
 	programtest.Run(t, "", "audit", "verify", filepath.Join(store, "audit.jsonl")).Check(t, term.ExitDone)
+	if got := programtest.Run(t, "", "why", "order-1", "--config", file); !programtest.ContainsAll(got.Stdout, []string{"audit log of store keys: rm, from done to absent: done, by ", ": process it again\n", "  audit log of store keys: its newest 2 lines\n"}) {
+		t.Errorf("what a person did while the process runs: %+v", got)
+	}
 	programtest.Run(t, `{"id":"order-7","scope":"orders"}`, "keys", "import", "-", "--store", store).Check(t, term.ExitDone, "imported 1 ")
 	if got := programtest.Run(t, "", "keys", "show", "order-7", "--config", file); !strings.Contains(got.Stdout, "state        done") {
 		t.Errorf("after import: %+v", got)
@@ -118,6 +121,10 @@ func TestTheAdminServerAnswersAboutStoresAndParkedMessages(t *testing.T) {
 		if got.Stdout != "" {
 			t.Errorf("semel %s of another configuration: %s", args, got.Stdout)
 		}
+	}
+	programtest.Run(t, "", "keys", "rm", "order-1", "--reason", "process it again", "--config", file).Check(t, term.ExitDone, "forgot order-1, which was done\n")
+	if got := with("secret-4d2f", "why order-1"); !strings.Contains(got.Stdout, "audit log of store keys: rm, from done to absent: done, by ") {
+		t.Errorf("what a person did, from another machine: %+v", got)
 	}
 	id := parkedIDs(t, file)[0]
 	if got := with("secret-4d2f", "parked show "+id); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "secret body") {

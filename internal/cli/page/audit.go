@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
@@ -65,7 +66,7 @@ func auditPage(v *visit) error {
 		seen[p.Parked.Path] = true
 		var lines [][]byte
 		err := withLetters(v, v.r.Context(), p, func(letters pipeline.DeadLetters) (err error) {
-			if of, ok := letters.(facts.AuditTail); ok {
+			if of, ok := letters.(admin.AuditTail); ok {
 				lines, err = of.AuditTail(v.r.Context(), mostAudited)
 			}
 			return err
@@ -106,13 +107,16 @@ func sayRetried(v *visit, rows []auditRow) {
 
 // auditOf returns the last lines of the audit log of a store.
 func auditOf(v *visit, name string) (lines [][]byte, err error) {
+	if err := v.silent(name); err != nil {
+		return nil, err
+	}
 	var wrong term.Problems
 	f := &open.StoreFlags{App: v.App, File: v.File, Conf: v.Conf, Name: name, Process: v.Process}
 	if f.Check(&wrong); len(wrong) > 0 {
 		return nil, errors.New(strings.Join(wrong, "; "))
 	}
 	err = f.WithStore(v.r.Context(), func(store semel.Store) error {
-		of, ok := semel.As[facts.AuditTail](store)
+		of, ok := semel.As[admin.AuditTail](store)
 		if !ok {
 			return nil // it keeps none
 		}

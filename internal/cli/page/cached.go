@@ -32,6 +32,7 @@ type cached[T any] struct {
 	mu      sync.Mutex // guards the fields below
 	value   T
 	err     error
+	good    *T        // the last value without an error since the last change
 	at      time.Time // zero: nothing can be shown
 	took    time.Duration
 	reading chan struct{} // closed when the reading ends that is under way; otherwise nil
@@ -81,6 +82,9 @@ func (c *cached[T]) again(ctx context.Context, read func(context.Context) (T, er
 		if !done || changes != c.changes { // it panicked, or what it read may be from before a change
 			c.at = time.Time{}
 		}
+		if err == nil && !c.at.IsZero() {
+			c.good = &value
+		}
 		c.reading = nil
 		close(ended)
 	}()
@@ -91,11 +95,21 @@ func (c *cached[T]) again(ctx context.Context, read func(context.Context) (T, er
 	return value, err
 }
 
+// last returns what was read last without an error, or false.
+func (c *cached[T]) last() (value T, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.good != nil {
+		value = *c.good
+	}
+	return value, c.good != nil
+}
+
 // forget makes the next get read the list.
 func (c *cached[T]) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at = time.Time{}
+	c.at, c.good = time.Time{}, nil
 	c.changes++
 }
 

@@ -199,6 +199,7 @@ func questionOf(v *visit) *facts.Question {
 	q := facts.NewQuestion(v.App)
 	q.File, q.Conf, q.Process, q.Quick = v.File, v.Conf, v.Process, true
 	q.Since, q.Patience, q.Most = searchBack, searchFor, searchMost
+	q.Down = v.silent
 	q.Status = func(ctx context.Context) *admin.Status { return v.now(ctx) }
 	q.ParkedOf = func(ctx context.Context, p *config.Pipeline, fn func(*pipeline.Parked) bool) error {
 		list, err := parkedOf(v, ctx, p)

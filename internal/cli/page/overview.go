@@ -88,7 +88,13 @@ func overviewOf(v *visit, now *admin.Status) *overviewData {
 		d.Pipelines = append(d.Pipelines, p)
 	}
 	for i := range now.Stores {
-		d.Stores = append(d.Stores, storePart(v, now, &now.Stores[i]))
+		p := storePart(v, now, &now.Stores[i])
+		for _, detail := range details {
+			if detail.Kind == facts.AboutStore && detail.Name == p.Name && !detail.Person {
+				p.Notes = append(p.Notes, detail.Text)
+			}
+		}
+		d.Stores = append(d.Stores, p)
 	}
 	return d
 }
@@ -116,7 +122,7 @@ func pipelinePart(v *visit, now *admin.Status, s *admin.PipelineStatus) part {
 		Well: facts.Well(s.State),
 		Facts: []fact{
 			{"rate", facts.Rate(s)}, {"fresh", facts.Share(s)}, {"lag", facts.Lagged(now, s)},
-			{"time left", facts.Left(s)}, {"in flight", facts.InFlight(s)}, {"parked", facts.Count(s.Waiting)}, {"last settled", facts.Ago(now.Time, s.LastSettled)},
+			{"time left", facts.Left(s)}, {"in flight", facts.InFlight(s)}, {"parked", facts.Waiting(now, s)}, {"last settled", facts.Ago(now.Time, s.LastSettled)},
 		},
 	}
 	for _, of := range []struct {
@@ -167,6 +173,9 @@ func storePart(v *visit, now *admin.Status, s *admin.StoreStatus) part {
 	}
 	if s.OldestSeconds > 0 {
 		p.Facts = append(p.Facts, fact{"oldest key", facts.Ago(now.Time, now.Time.Add(-time.Duration(s.OldestSeconds*float64(time.Second))))})
+	}
+	if last := facts.CleanUp(now, s); last != "" {
+		p.Facts = append(p.Facts, fact{"clean-up", last})
 	}
 	for _, size := range []struct {
 		name string

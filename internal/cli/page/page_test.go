@@ -48,6 +48,8 @@ type site struct {
 	dir     string
 	// failing makes the store and the parked messages unreachable.
 	failing bool
+	// silent makes the store answer no more.
+	silent bool
 }
 
 // newSite returns a site with a section admin of the configuration.
@@ -136,6 +138,9 @@ func (s *site) status(ctx context.Context) *admin.Status {
 	}
 	if s.failing {
 		store.State, store.Reason = admin.StateNotReady, "the server is down"
+	}
+	if s.silent {
+		store.State, store.Reason, store.Answered = admin.StateNotReady, "no answer for 9 s", now.Time.Add(-time.Minute)
 	}
 	now.Stores = []admin.StoreStatus{store}
 	return now
@@ -605,6 +610,42 @@ func TestPagesOfABrokenProcessSaySo(t *testing.T) {
 	has(t, page, "A place could not be asked", "Nothing is known of this key in the places that could be asked.")
 	if strings.Contains(page, "it is processed") || strings.Contains(page, "The next delivery") {
 		t.Errorf("it says what the next delivery gets, without a look at the store: %s", page)
+	}
+}
+
+// TestPagesAskNoSilentStore lets the server of a store stop answering, after its lists were read.
+func TestPagesAskNoSilentStore(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, credentials)
+	s.claims(semel.Unknown, "order-7")
+	s.page.Process.Store = func(string) (semel.Store, error) {
+		if s.silent {
+			t.Error("the store is asked")
+		}
+		return s.store, nil
+	}
+	list := s.get("/unknown")
+	has(t, list, "order-7")
+	s.silent = true
+	s.page.status.forget()
+	keys := s.page.unknownLists.named("ledger")
+	keys.mu.Lock()
+	keys.at = time.Now().Add(-time.Minute)
+	keys.mu.Unlock()
+	const why = "store ledger is not asked, because it does not answer: no answer for 9 s (its last answer was 1 min 0 s ago)"
+	has(t, s.get("/unknown"), why, "The list is that of 20", "order-7")
+	has(t, s.get("/audit"), why)
+	has(t, s.post("/key", url.Values{"id": {"order-7"}}), why, "Nothing is known of this key in the places that could be asked.")
+	pick := regexp.MustCompile(`name="pick" value="([^"]*)"`).FindStringSubmatch(list)
+	if w := s.ask(admin.Operator, "POST", "/preview-keys", url.Values{"pick": {html.UnescapeString(pick[1])}, "do": {"done"}}); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), why) {
+		t.Errorf("%d: %s", w.Code, w.Body)
+	}
+	s.silent = false
+	s.page.status.forget()
+	keys.forget()
+	has(t, s.get("/unknown"), "order-7")
+	if _, known := s.page.unknownLists.named("other").last(); known {
+		t.Error("a list that was never read is known")
 	}
 }
 

@@ -36,6 +36,9 @@ const (
 
 // withLetters opens the parked messages of a pipeline, and calls use if there may be any.
 func withLetters(v *visit, ctx context.Context, p *config.Pipeline, use func(pipeline.DeadLetters) error) (err error) {
+	if err := v.silent(p.Parked.Store.Name); err != nil {
+		return err
+	}
 	letters, ok, err := v.Process.Parked(ctx, p.Name)
 	if err != nil || !ok {
 		return err
@@ -165,7 +168,11 @@ func selected(v *visit, get func(string) string) (f parkedFilter, list []*pipeli
 		of, err := parkedOf(v, v.r.Context(), p)
 		if err != nil {
 			notes = append(notes, fmt.Sprintf("the parked messages of %s cannot be read: %s", p.Name, v.App.Redact(term.JoinLines(v.Conf.Advise(p, config.ParkedPart, err).Error()))))
-			continue
+			var known bool
+			if of, known = v.parkedLists.named(p.Name).last(); !known {
+				continue
+			}
+			notes[len(notes)-1] += asRead(of.at)
 		}
 		if of.unread != nil {
 			notes = append(notes, v.App.Redact(term.JoinLines(of.unread.Error())))
@@ -180,6 +187,9 @@ func selected(v *visit, get func(string) string) (f parkedFilter, list []*pipeli
 	}
 	return f, list, more, notes, nil
 }
+
+// asRead says that a list is not the present one.
+func asRead(at time.Time) string { return ". The list is that of " + term.DisplayTime(at) }
 
 // parkedData is what the list of parked messages shows.
 type parkedData struct {

@@ -526,6 +526,9 @@ type unknownRow struct {
 func unknownOf(v *visit, ctx context.Context, name string) (*unknownList, error) {
 	return v.unknownLists.named(name).get(ctx, func(ctx context.Context) (*unknownList, error) {
 		list := &unknownList{at: time.Now()}
+		if err := v.silent(name); err != nil {
+			return list, err
+		}
 		var wrong term.Problems
 		f := &open.StoreFlags{App: v.App, File: v.File, Conf: v.Conf, Name: name, Process: v.Process}
 		if f.Check(&wrong); len(wrong) > 0 {
@@ -589,7 +592,11 @@ func unknownPage(v *visit) error {
 		of, err := unknownOf(v, v.r.Context(), name)
 		if err != nil {
 			d.Notes = append(d.Notes, fmt.Sprintf("store %s: %s", name, v.App.Redact(term.JoinLines(err.Error()))))
-			continue
+			var known bool
+			if of, known = v.unknownLists.named(name).last(); !known {
+				continue
+			}
+			d.Notes[len(d.Notes)-1] += asRead(of.at)
 		}
 		more, d.At = more || of.more, older(d.At, of.at)
 		for i := range of.records {

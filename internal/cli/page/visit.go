@@ -159,8 +159,9 @@ func (p *Page) now(ctx context.Context) *admin.Status {
 	return now
 }
 
-// statusFor limits the time for the status.
-const statusFor = 5 * time.Second
+// statusFor limits the time for the status. The parts that have not answered by then are shown with
+// their last answers.
+const statusFor = 300 * time.Millisecond
 
 // functions are those of the templates. Their arguments have the types that the templates give them.
 func (p *Page) functions(names map[string]string) map[string]func(args []any) any {
@@ -248,10 +249,21 @@ func (v *visit) by() (keyrecord.By, error) {
 	return keyrecord.By{Actor: v.who.Name, Reason: reason}, nil
 }
 
+// silent returns why a store is not asked now, or nil.
+func (v *visit) silent(store string) error {
+	if err := facts.Silent(v.now(v.r.Context()), store); err != nil {
+		return &statusError{http.StatusServiceUnavailable, err}
+	}
+	return nil
+}
+
 // onStore opens a store for changes by hand.
 func (v *visit) onStore(name string, use func(*facts.Hands) error) error {
 	if _, ok := v.Conf.Store(name); !ok {
 		return refuse(http.StatusNotFound, "there is no store %q", name)
+	}
+	if err := v.silent(name); err != nil {
+		return err
 	}
 	var wrong term.Problems
 	f := &open.StoreFlags{App: v.App, File: v.File, Conf: v.Conf, Name: name, Process: v.Process}

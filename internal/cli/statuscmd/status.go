@@ -180,7 +180,7 @@ func (q *asking) print(a *term.App, now *admin.Status) error {
 	for i := range now.Pipelines {
 		p := &now.Pipelines[i]
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", term.OneLine(p.Name), term.OneLine(string(p.State)), facts.Rate(p), facts.Share(p), facts.Lagged(now, p),
-			facts.InFlight(p), facts.Count(p.Waiting), facts.Ago(now.Time, p.LastSettled))
+			facts.InFlight(p), facts.Waiting(now, p), facts.Ago(now.Time, p.LastSettled))
 	}
 	if len(now.Stores) > 0 {
 		fmt.Fprintln(table, "\nSTORE\tSTATE\tDONE\tCLAIMED\tUNKNOWN\tMEASURED")

@@ -86,8 +86,15 @@ func run(ctx context.Context, a *term.App, conf *config.File, address string) (e
 		}
 		return err
 	}
-	u := &ui{conf: conf, patience: a.Patience, stores: app.NewStores(conf, &app.StoresOptions{KeepIDs: true}), counts: map[string]*counted{}}
-	defer func() { err = errors.Join(err, u.stores.Close()) }()
+	u := &ui{
+		conf: conf, patience: a.Patience, stores: app.NewStores(conf, &app.StoresOptions{KeepIDs: true}),
+		asked: map[any]*admin.Inquiry{conf: {SilentFor: admin.SilentFor}}, waits: map[string]waits{}, counts: map[string]*counted{},
+	}
+	defer func() {
+		u.asking.Close()
+		err = errors.Join(err, u.stores.Close())
+	}()
+	u.status(ctx) // or the first page would say of a part that it has not answered yet
 	process := &admin.Process{Status: u.status, Store: u.store, Parked: u.parked, Redact: conf.Redact, Tries: admin.Tries{Failed: func(user, address string) { a.Note("a login of %q from %s failed", user, address) }}}
 	o := &page.Options{App: a, File: conf.Name, Conf: conf, Process: process, At: listener.Addr(), Apart: true}
 	tell := func(link string) { a.Note("open %s (this login link is valid once, for 15 minutes)", link) }
@@ -124,9 +131,20 @@ type ui struct {
 	conf     *config.File
 	patience time.Duration
 	stores   *app.Stores
+	asking   admin.Questions
 
-	mu     sync.Mutex // guards counts
-	counts map[string]*counted
+	mu    sync.Mutex // guards the fields below
+	asked map[any]*admin.Inquiry
+	// process is the last status of the process that runs the pipelines.
+	process *admin.Status
+	waits   map[string]waits    // by pipeline
+	counts  map[string]*counted // by store
+}
+
+// waits is the last count of the parked messages of a pipeline.
+type waits struct {
+	n  int64
+	at time.Time
 }
 
 // counted is the last count of a store.
@@ -134,6 +152,18 @@ type counted struct {
 	counts semel.Counts
 	at     time.Time
 	took   time.Duration
+}
+
+// ask asks one of the parts, and blocks no longer than an Inquiry does.
+func (u *ui) ask(ctx context.Context, part any, question func(context.Context) error) admin.Answer {
+	u.mu.Lock()
+	of := u.asked[part]
+	if of == nil {
+		of = &admin.Inquiry{}
+		u.asked[part] = of
+	}
+	u.mu.Unlock()
+	return of.Ask(ctx, &u.asking, question)
 }
 
 // store opens a store that several processes can use.
@@ -166,42 +196,93 @@ func (u *ui) parked(ctx context.Context, name string) (pipeline.DeadLetters, boo
 	return letters, ok, err
 }
 
-// statusFor limits the wait for the process that runs the pipelines, and for a count.
-const statusFor = time.Second
+// countFor limits the time for a count.
+const countFor = time.Second
 
 // status returns what the pipelines do, as the process that runs them says, and the state of the
-// shared stores.
+// shared stores. It asks all at once, so that one that does not answer takes no time from the others.
 func (u *ui) status(ctx context.Context) *admin.Status {
-	asked, cancel := context.WithTimeout(ctx, statusFor)
-	now, err := open.StatusOf(asked, u.conf, "")
-	cancel()
-	why := "the process that answered does not run it"
-	if err != nil {
-		now, why = &admin.Status{}, term.JoinLines(u.conf.Redact(term.PlainText(err.Error())))
-	}
-	for _, p := range u.conf.Pipelines {
-		if slices.ContainsFunc(now.Pipelines, func(s admin.PipelineStatus) bool { return s.Name == p.Name }) {
-			continue
-		}
-		s := admin.PipelineStatus{Name: p.Name, State: admin.StateNotSeen, Reason: why}
-		if n, ok := u.waiting(ctx, p); ok {
-			s.Waiting = &n
-		}
-		now.Pipelines = append(now.Pipelines, s)
-	}
-	now.Stores = nil
-	for _, s := range u.conf.Stores {
+	var asking sync.WaitGroup
+	stores := make([]*admin.StoreStatus, len(u.conf.Stores))
+	for i, s := range u.conf.Stores {
 		if _, layer := u.conf.LayerOf(s.Name); !layer && shared(u.conf, s.Name) {
-			now.Stores = append(now.Stores, u.storeStatus(ctx, s.Name))
+			asking.Go(func() { stores[i] = u.storeStatus(ctx, s) })
+		}
+	}
+	now := u.running(ctx)
+	asking.Wait()
+	for _, s := range stores {
+		if s != nil {
+			now.Stores = append(now.Stores, *s)
 		}
 	}
 	now.Time = time.Now()
 	return now
 }
 
+// running returns what the pipelines do, without stores.
+func (u *ui) running(ctx context.Context) *admin.Status {
+	answer := u.ask(ctx, u.conf, func(ctx context.Context) error {
+		now, err := open.StatusOf(ctx, u.conf, "")
+		if err != nil {
+			return err
+		}
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.process = now
+		return nil
+	})
+	now, why := &admin.Status{}, "the process that answered does not run it"
+	if answer.Err != nil {
+		why = term.JoinLines(u.conf.Redact(term.PlainText(answer.Err.Error())))
+	} else {
+		u.mu.Lock()
+		now.Started, now.Pipelines, now.Service = u.process.Started, slices.Clone(u.process.Pipelines), u.process.Service
+		u.mu.Unlock()
+	}
+	for i := range now.Pipelines {
+		if !answer.At.IsZero() {
+			now.Pipelines[i].Answered = answer.At
+		}
+	}
+	seen := len(now.Pipelines)
+	for _, p := range u.conf.Pipelines {
+		if !slices.ContainsFunc(now.Pipelines, func(s admin.PipelineStatus) bool { return s.Name == p.Name }) {
+			now.Pipelines = append(now.Pipelines, admin.PipelineStatus{Name: p.Name, State: admin.StateNotSeen, Reason: why})
+		}
+	}
+	var asking sync.WaitGroup
+	for i := range now.Pipelines[seen:] {
+		s := &now.Pipelines[seen+i]
+		p, _ := u.conf.Pipeline(s.Name)
+		asking.Go(func() { u.wait(ctx, p, s) })
+	}
+	asking.Wait()
+	return now
+}
+
+// wait sets how many messages of a pipeline are parked.
+func (u *ui) wait(ctx context.Context, p *config.Pipeline, s *admin.PipelineStatus) {
+	u.ask(ctx, p, func(ctx context.Context) error {
+		asked := time.Now()
+		n, ok := u.waiting(ctx, p)
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if ok {
+			u.waits[p.Name] = waits{n, asked}
+		}
+		return nil
+	})
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if w, ok := u.waits[p.Name]; ok {
+		s.Waiting, s.WaitingMeasured = &w.n, w.at
+	}
+}
+
 // waiting counts the parked messages of a pipeline.
 func (u *ui) waiting(ctx context.Context, p *config.Pipeline) (n int64, ok bool) {
-	ctx, cancel := context.WithTimeout(ctx, statusFor)
+	ctx, cancel := context.WithTimeout(ctx, countFor)
 	defer cancel()
 	letters, ok, err := u.parked(ctx, p.Name)
 	if err != nil || !ok {
@@ -216,44 +297,54 @@ func (u *ui) waiting(ctx context.Context, p *config.Pipeline) (n int64, ok bool)
 }
 
 // storeStatus asks a store whether it is ready, and counts its keys unless that takes long.
-func (u *ui) storeStatus(ctx context.Context, name string) admin.StoreStatus {
-	s := admin.StoreStatus{Name: name, State: admin.StateReady}
-	fail := func(err error) admin.StoreStatus {
-		s.State, s.Reason = admin.StateNotReady, term.JoinLines(u.conf.Redact(term.PlainText(err.Error())))
-		return s
-	}
-	store, err := u.store(name)
-	if err != nil {
-		return fail(err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, statusFor)
-	defer cancel()
-	if ready, ok := semel.As[doctor.Readier](store); ok {
-		if err := ready.Ready(ctx); err != nil {
-			return fail(u.conf.AdviseStores(u.conf.Stack(name), err))
+func (u *ui) storeStatus(ctx context.Context, of *config.Store) *admin.StoreStatus {
+	answer := u.ask(ctx, of, func(ctx context.Context) error {
+		store, err := u.store(of.Name)
+		if err != nil {
+			return err
 		}
+		if ready, ok := semel.As[doctor.Readier](store); ok {
+			if err := ready.Ready(ctx); err != nil {
+				return u.conf.AdviseStores(u.conf.Stack(of.Name), err)
+			}
+		}
+		u.count(ctx, of.Name, store)
+		return nil
+	})
+	s := &admin.StoreStatus{Name: of.Name, State: admin.StateReady, Answered: answer.At}
+	if answer.Err != nil {
+		s.State, s.Reason = admin.StateNotReady, term.JoinLines(u.conf.Redact(term.PlainText(answer.Err.Error())))
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	of := u.counts[name]
-	if of == nil || time.Since(of.at) > app.CountPause*of.took {
-		began := time.Now()
-		if counter, ok := semel.As[semel.Inspector](store); ok {
-			counts, err := counter.Count(ctx)
-			next := &counted{counts, time.Now(), time.Since(began)}
-			switch {
-			case err == nil:
-				of = next
-			case of == nil:
-				return s
-			default:
-				of = &counted{of.counts, of.at, next.took}
-			}
-			u.counts[name] = of
-		}
-	}
-	if of != nil {
-		s.Counted(&of.counts, of.at)
+	if last := u.counts[of.Name]; last != nil {
+		s.Counted(&last.counts, last.at)
 	}
 	return s
+}
+
+// count counts the keys of a store, unless that took long a short time ago.
+func (u *ui) count(ctx context.Context, name string, store semel.Store) {
+	counter, ok := semel.As[semel.Inspector](store)
+	u.mu.Lock()
+	last := u.counts[name]
+	u.mu.Unlock()
+	if !ok || last != nil && time.Since(last.at) <= app.CountPause*last.took {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, countFor)
+	defer cancel()
+	next := &counted{at: time.Now()}
+	counts, err := counter.Count(ctx)
+	next.took, next.counts = time.Since(next.at), counts
+	switch {
+	case err == nil:
+	case last == nil:
+		return
+	default:
+		next.counts, next.at = last.counts, last.at
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.counts[name] = next
 }

@@ -282,6 +282,8 @@ func TestWhyFindsAKeyByItsDigest(t *testing.T) {
 	got := run(t, "", "why", "--digest", digest, "--config", file)
 	got.check(t, term.ExitDone)
 	got.has(t, "state        unknown\n", "digest       "+digest+"\n", "next time    it is not processed (a pipeline parks it, a request gets 409): its effect may have happened", "\n  store ledger: by the digest\n")
+	run(t, "", "keys", "resolve", "--digest", digest, "--as", "absent", "--reason", "it is not in the list", "--config", file, "--store-name", "ledger").check(t, term.ExitDone, "resolved")
+	run(t, "", "why", "--digest", digest, "--config", file).has(t, "audit log of store ledger: resolve, from unknown to absent: done, by ", ": it is not in the list\n")
 	run(t, "", "why", "--digest", digest, "--config", file, "--scope", "x").check(t, term.ExitUsage, "--digest and --scope exclude each other")
 	run(t, "", "why", "x", "--digest", digest, "--config", file).check(t, term.ExitUsage, "--digest and an ID exclude each other")
 }

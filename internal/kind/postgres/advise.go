@@ -268,7 +268,7 @@ func ofServer(err error, dsn schema.Secret, field string) *diagnose.Error {
 		at := net.JoinHostPort(connecting.Config.Host, strconv.Itoa(int(connecting.Config.Port)))
 		return &diagnose.Error{Cause: "no answer from " + at, Remedy: "is the server up, can this machine reach it, and is it the right kind of server? Correct " + field, Public: true}
 	}
-	if errors.Is(err, postgres.ErrSilent) {
+	if errors.Is(err, postgres.ErrSilent) || strings.Contains(err.Error(), "no answer within ") { // the latter is the store's own limit
 		return &diagnose.Error{Cause: "the server does not answer", Remedy: "is it stopped or overloaded, and can this machine still reach it? Correct " + field, Public: true}
 	}
 	if said := diagnose.Certificate(err, "sslrootcert of "+field, field); said != nil {

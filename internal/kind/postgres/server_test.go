@@ -367,6 +367,7 @@ func TestErrorsOfTheServerHaveACauseAndARemedy(t *testing.T) {
 		{store, "stores.db.postgres", fmt.Errorf("pgstore: open: the tables are missing: run x: %w", pgstore.ErrSchema), "the tables are missing: semel migrate up --config dir/semel.yaml --store-name db"},
 		{store, "stores.db.postgres", errors.New("server refused TLS connection"), "the server has no TLS: switch it on there (ssl = on), or write sslmode=disable in stores.db.postgres.dsn if the network is safe"},
 		{store, "stores.db.postgres", brokerpostgres.ErrSilent, "the server does not answer: is it stopped or overloaded, and can this machine still reach it? Correct stores.db.postgres.dsn"},
+		{store, "stores.db.postgres", fmt.Errorf("pgstore: ready: no answer within 3s: %w", semel.ErrStoreUnavailable), "the server does not answer: is it stopped or overloaded, and can this machine still reach it? Correct stores.db.postgres.dsn"},
 		{store, "stores.db.postgres", io.EOF, ""},
 		{sink, "sink.postgres", server("55P03", "x"), "a statement waited too long for a lock: x: see who holds it: SELECT pid"},
 		{sink, "sink.postgres", server("57014", "x"), "x: raise statement_timeout, or see who holds a lock: SELECT pid"},

@@ -63,7 +63,7 @@ func (s *Store) Advise(f *config.File, p *config.Pipeline, path string, err erro
 	case secure && errors.Is(err, context.DeadlineExceeded) && !strings.Contains(text, "i/o timeout"): // a server without TLS reads the handshake and waits for a line end
 		said.Cause, said.Remedy = "the server at "+at+" does not answer with TLS", "does it speak TLS at this port? If not, "+plain+". Otherwise: is it up, and the right kind of server?"
 	case errors.Is(err, context.DeadlineExceeded) && !errors.As(err, new(*net.OpError)), // diagnose.Network has the address of an OpError
-		strings.HasPrefix(text, "no answer within "): // the client's own limit, of a server that takes connections and answers nothing
+		strings.Contains(text, "no answer within "): // the client's own limit, of a server that takes connections and answers nothing
 		said.Cause, said.Remedy = "no Redis server answers at "+at, "is the server up, can this machine reach it, and is it the right kind of server?"
 	default:
 		return nil

@@ -56,6 +56,10 @@ func TestAServerThatIsDownHasTheRemedyOfItsLastError(t *testing.T) {
 	if said := store.Advise(nil, nil, "stores.s.redis", fmt.Errorf("redisstore: ready: %w", silent)); said == nil || said.Error() != frozen || said.ForAll() == nil {
 		t.Errorf("%v", said)
 	}
+	direct := fmt.Errorf("ready: %w: %w", semel.ErrStoreUnavailable, silent.Last) // the first one that met it
+	if said := store.Advise(nil, nil, "stores.s.redis", direct); said == nil || "no answer since 1970-01-01T00:00:00Z: "+said.Error() != frozen {
+		t.Errorf("%v", said)
+	}
 	if said := store.Advise(nil, nil, "stores.s.redis", &redisstore.SilentError{Last: io.ErrShortWrite}); said != nil {
 		t.Errorf("%v", said)
 	}
