@@ -285,6 +285,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"connector":                  {"doctor", ".", "pipeline"},
+	"connector/connectortest":    {"connector", "internal/config", "internal/kind", "internal/kind/kindtest", "internal/kind/outside"},
 	"program":                    {"connector", "internal/cli", "internal/kind", "internal/kind/outside"},
 	"cmd/semel":                  {"connector", "program"},
 	"examples":                   {},
@@ -323,9 +324,7 @@ var packageMap = map[string][]string{
 		"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/sqs", "github.com/aws/aws-sdk-go-v2/service/sqs/types", "github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgxpool",
 		"github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream", "github.com/rabbitmq/amqp091-go", "github.com/twmb/franz-go/pkg/kfake", "github.com/twmb/franz-go/pkg/kgo", "golang.org/x/sys/unix",
 	},
-	"test/crash":   {},
-	"test/nexmark": {},
-	"test/release": {},
+	"test/crash": {}, "test/nexmark": {}, "test/release": {},
 }
 
 // otherModules in packageMap stands for all packages of other modules that no wall forbids.

@@ -283,7 +283,7 @@ func TestEverySuiteRunsInAnotherModule(t *testing.T) {
 // with Run, for example storetest.Run.
 func exportedSuites(t *testing.T) (names []string) {
 	t.Helper()
-	for _, dir := range []string{"store/storetest", "broker/brokertest"} {
+	for _, dir := range []string{"store/storetest", "broker/brokertest", "connector/connectortest"} {
 		files, err := filepath.Glob(dir + "/*.go")
 		if err != nil {
 			t.Fatal(err)

@@ -61,13 +61,13 @@ type Store interface {
 	// About describes the store, for semel explain. The value is filled.
 	About() StoreAbout
 	// Open opens the store. It blocks until its server has answered or ctx ends. A store that is
-	// an io.Closer is closed at the end. semel dry-run opens the store too, and asks it with
-	// semel.Inspector alone.
+	// an io.Closer is closed at the end.
 	//
-	// Keys of a store that is a semel.Resolver and a semel.Inspector can be settled by hand. The
-	// audit log of that is the file semel-audit-NAME.jsonl beside the configuration, unless the
-	// store has a method Audit(ctx context.Context, line []byte) error, which returns when the
-	// line is as durable as a key.
+	// Keys of a store that is a semel.Resolver and a semel.Inspector can be settled by hand; see
+	// StoreAbout.Settles. The audit log of that is the file semel-audit-NAME.jsonl beside the
+	// configuration, unless the store has a method
+	// Audit(ctx context.Context, line []byte) error, which returns when the line is as durable as
+	// a key.
 	Open(ctx context.Context, env *Env) (semel.Store, error)
 }
 
@@ -77,6 +77,10 @@ type Env struct {
 	Name string
 	// Stdout is standard output, for a sink that declares it. It may be nil.
 	Stdout io.Writer
+	// ReadOnly means that nothing will change the store: a verb such as semel dry-run asks it with
+	// semel.Inspector. Open then makes no file. If there is no store yet, its error wraps
+	// fs.ErrNotExist.
+	ReadOnly bool
 }
 
 // SourceAbout describes a source. Its texts are parts of sentences: they start in lower case and
@@ -112,8 +116,8 @@ type SinkAbout struct {
 	Place, PlaceName string
 	// Stdout means that the sink writes to standard output. Nothing else may write there.
 	Stdout bool
-	// Handed says how a target can notice a repetition, as in ", which an entry has in its field
-	// key". It may be empty.
+	// Handed says where a target finds the key, the attempt and the token of a repetition, as in
+	// "which an entry has in its fields semel-key, semel-attempt and semel-token". It may be empty.
 	Handed string
 	// Answer is the longest time that one delivery waits for the target's answer. 0 means that
 	// an outcome never stays unknown for long.
@@ -131,6 +135,9 @@ type StoreAbout struct {
 	Place, PlaceName string
 	// Address is the address of its server, without passwords. It may be empty.
 	Address string
+	// Settles means that the open store is a semel.Resolver and a semel.Inspector, so that an
+	// operator can settle its keys.
+	Settles bool
 	// ClaimsEnd means that claims end with the process, and BestEffort that keys may be lost in
 	// ways that no setting prevents.
 	ClaimsEnd, BestEffort bool

@@ -40,7 +40,7 @@ func TestNATSConsumerChargesEachOrderOnce(t *testing.T) {
 	consumer := start(t, []string{"NATS_URL=" + url}, "nats-consumer", args...)
 	consumer.await("waiting for messages")
 	publish(`{"event_id":"e1","customer":"a"}`, `{"event_id":"e2","customer":"b"}`, `{"event_id":"e1","customer":"a"}`, `not JSON`, `{"customer":"c"}`, `{"event_id":"e3","customer":"c"}`)
-	consumer.await("fresh e3")
+	consumer.await("charged e3")
 	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -52,11 +52,11 @@ func TestNATSConsumerChargesEachOrderOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	publish(`{"event_id":"e5","customer":"e"}`)
-	consumer.await("fresh e5")
+	consumer.await("charged e5")
 	consumer.kill() // the acknowledgement of e5 may be lost
 	publish(`{"event_id":"e3","customer":"c"}`, `{"event_id":"e4","customer":"d"}`)
 	again := start(t, []string{"NATS_URL=" + url}, "nats-consumer", args...)
-	again.await("fresh e4")
+	again.await("charged e4")
 	// The killed server may have forgotten acknowledgements, so messages come again.
 	awaitAcknowledged(t, js, stream)
 	again.stop()

@@ -273,14 +273,14 @@ func (f *Finder) AppendID(dst []byte) ([]byte, error) {
 	case len(f.found) == 0:
 		return dst, errNoPaths // otherwise all documents would have one id
 	case len(f.found) == 1:
-		return f.AppendValue(dst, 0)
+		return f.appendValue(dst, 0)
 	}
 	start := len(dst)
 	dst = append(dst, mark, markComposite)
 	for i := range f.found {
 		part := len(dst)
 		var err error
-		if dst, err = f.AppendValue(dst, i); err != nil {
+		if dst, err = f.appendValue(dst, i); err != nil {
 			return dst[:start], err
 		}
 		dst = prefixLength(dst, part)
@@ -288,9 +288,9 @@ func (f *Finder) AppendID(dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// AppendValue appends the id of the value of path i alone. Errors are those of
+// appendValue appends the id of the value of path i alone. Errors are those of
 // AppendID.
-func (f *Finder) AppendValue(dst []byte, i int) ([]byte, error) {
+func (f *Finder) appendValue(dst []byte, i int) ([]byte, error) {
 	if f.err != nil {
 		return dst, f.err
 	}

@@ -136,7 +136,7 @@ func (x *Reader) append(dst []byte, n *reading) ([]byte, error) {
 		if err := x.find(); err != nil {
 			return dst, err
 		}
-		return x.finder.AppendValue(dst, n.path)
+		return x.finder.appendValue(dst, n.path)
 	case FormLine:
 		if len(x.message.Body) == 0 {
 			return appendPresent(dst, x.message.Body, n)

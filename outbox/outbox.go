@@ -25,7 +25,8 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// Message is one message of an outbox.
+// Message is one message of an outbox. Payload, Headers, Aggregate and Topic have at most 8 MiB
+// together. Most brokers take less.
 type Message struct {
 	// ID is the UUID under which consumers know the message. A delivery that is
 	// repeated has the same id. Defaults to a new UUIDv7.
@@ -48,9 +49,8 @@ type Message struct {
 	DeliverAt time.Time
 }
 
-// MaxBytes is the maximum size of a message: of Payload, Headers, Aggregate and Topic
-// together. The table refuses larger ones. Most brokers have lower limits.
-const MaxBytes = 8 << 20
+// maxBytes is the maximum size of a message. The table refuses larger ones.
+const maxBytes = 8 << 20
 
 // Writer writes to the outbox in the tables with certain names. It is safe for
 // concurrent use. [New] returns one.
@@ -241,8 +241,8 @@ func rowsOf(msgs []Message) (*rows, error) {
 		if err != nil {
 			bad("Headers", err.Error())
 		}
-		if n := len(m.Payload) + len(headers) + len(m.Aggregate) + len(m.Topic); n > MaxBytes {
-			bad("Payload", fmt.Sprintf("the message has %d bytes, and at most %d are possible: store a large body elsewhere, and send its address", n, MaxBytes))
+		if n := len(m.Payload) + len(headers) + len(m.Aggregate) + len(m.Topic); n > maxBytes {
+			bad("Payload", fmt.Sprintf("the message has %d bytes, and at most %d are possible: store a large body elsewhere, and send its address", n, maxBytes))
 		}
 		if year := m.DeliverAt.UTC().Year(); year < 1 || year > 9999 {
 			bad("DeliverAt", fmt.Sprintf("the year %d is not between 1 and 9999", year))

@@ -24,6 +24,9 @@ import (
 
 var servers servicestest.Pool
 
+// maxBytes is the limit that outbox.Message names.
+const maxBytes = 8 << 20
+
 func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
 // migrated returns a pool on a database that has the tables, and its address.
@@ -216,7 +219,7 @@ func commit(t *testing.T, db *sql.DB, list []outbox.Message) {
 func TestWriteRefusesInvalidMessages(t *testing.T) {
 	t.Parallel()
 	err := outbox.Write(t.Context(), nil, outbox.Message{ID: "7"}, outbox.Message{}, outbox.Message{Aggregate: "\xff", Topic: "a\x00", Headers: []semel.Header{{Name: "bytes", Value: []byte{0xff}}}},
-		outbox.Message{Payload: make([]byte, outbox.MaxBytes), Topic: "t"}, outbox.Message{DeliverAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)})
+		outbox.Message{Payload: make([]byte, maxBytes), Topic: "t"}, outbox.Message{DeliverAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)})
 	if !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Fatal(err)
 	}
@@ -246,10 +249,10 @@ func TestLargestMessageIsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := write(outbox.Message{Topic: "ö", Aggregate: "ü", Headers: headers, Payload: make([]byte, outbox.MaxBytes-len(text)-4)}); err != nil {
+	if err := write(outbox.Message{Topic: "ö", Aggregate: "ü", Headers: headers, Payload: make([]byte, maxBytes-len(text)-4)}); err != nil {
 		t.Error(err)
 	}
-	if _, err := pool.Exec(t.Context(), "INSERT INTO semel_outbox (payload, topic) VALUES ($1, 'ö')", make([]byte, outbox.MaxBytes-1)); err == nil || !strings.Contains(err.Error(), "size_limit") {
+	if _, err := pool.Exec(t.Context(), "INSERT INTO semel_outbox (payload, topic) VALUES ($1, 'ö')", make([]byte, maxBytes-1)); err == nil || !strings.Contains(err.Error(), "size_limit") {
 		t.Errorf("one byte more: %v", err)
 	}
 }

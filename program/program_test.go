@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -214,6 +216,7 @@ type lasting struct {
 }
 
 func (*lasting) Kind() string                                                { return "lasting" }
+func (*lasting) About() connector.StoreAbout                                 { return connector.StoreAbout{Settles: true} }
 func (*lasting) Fields() (string, []connector.Field)                         { return "A kind.", nil }
 func (l *lasting) Open(context.Context, *connector.Env) (semel.Store, error) { return l.of, nil }
 
@@ -227,6 +230,137 @@ func (u unclosed) Unwrap() semel.Store { return u.Store }
 type ownLog struct{ unclosed }
 
 func (ownLog) Audit(context.Context, []byte) error { return nil }
+
+// looked is a kind of store that notes how it is opened. The first opening that writes makes it.
+type looked struct {
+	lasting
+	modes *[]bool
+}
+
+func (*looked) Kind() string { return "looked" }
+func (l *looked) Open(ctx context.Context, env *connector.Env) (semel.Store, error) {
+	*l.modes = append(*l.modes, env.ReadOnly)
+	if env.ReadOnly && !slices.Contains(*l.modes, false) {
+		return nil, fmt.Errorf("open keys: %w", fs.ErrNotExist)
+	}
+	return l.lasting.Open(ctx, env)
+}
+
+// TestVerbsThatChangeNothingOpenAnOwnStoreToReadIt runs such verbs before there is a store, and
+// after a run.
+func TestVerbsThatChangeNothingOpenAnOwnStoreToReadIt(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "semel.yaml")
+	const text = `
+stores: { k: { looked: {} } }
+pipelines: { p: { source: { file: { paths: [in] } }, sink: { stdout: {} }, store: k, key: { id: .id }, window: 1h } }
+`
+	if err := errors.Join(os.WriteFile(conf, []byte(text), 0o600), os.WriteFile(filepath.Join(dir, "in"), []byte("{\"id\":\"1\"}\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	memory, err := memstore.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var modes []bool
+	run := func(args ...string) (int, string) {
+		var output bytes.Buffer
+		kinds := kind.All()
+		outside.Add(kinds, connector.Kinds{Stores: []func() connector.Store{func() connector.Store { return &looked{lasting{of: unclosed{memory}}, &modes} }}})
+		status := cli.Main(t.Context(), kinds, args, strings.NewReader(""), &output, &output, func(string) string { return "" })
+		return status, output.String()
+	}
+	for _, c := range []struct {
+		status int
+		want   string
+		args   []string
+	}{
+		{0, "compared only with each other: open the store k: there is no store yet", []string{"dry-run", conf}},
+		{1, "there is no store yet", []string{"keys", "show", "1", "--config", conf}},
+		{1, "there is no store yet", []string{"keys", "stats", "--config", conf}},
+		{0, "", []string{"run", conf, "--admin", "off"}},
+		{3, "duplicate", []string{"dry-run", conf}},
+		{0, "done", []string{"keys", "show", "1", "--config", conf}},
+		{0, `"state":"done"`, []string{"keys", "export", "--config", conf}},
+		{0, "done", []string{"why", "1", "--config", conf}},
+	} {
+		modes = slices.DeleteFunc(modes, func(readOnly bool) bool { return readOnly })
+		status, output := run(c.args...)
+		if status != c.status || !strings.Contains(output, c.want) {
+			t.Errorf("%v: %d, want %d with %q\n%s", c.args, status, c.status, c.want, output)
+		}
+		if reads := c.args[0] != "run"; reads != (len(modes) > 0 && modes[len(modes)-1]) {
+			t.Errorf("%v opens the store, and the last one only to read it: %t", c.args, modes)
+		}
+	}
+	if status, output := run("keys", "rm", "1", "--config", conf, "--scope", "p", "--reason", "why not"); status != 0 || modes[len(modes)-1] {
+		t.Errorf("keys rm: %d, %t\n%s", status, modes, output)
+	}
+}
+
+// broken is a kind of source that cannot be read, and knows why.
+type broken struct{ connector.Source }
+
+func (broken) Kind() string                        { return "broken" }
+func (broken) Fields() (string, []connector.Field) { return "A kind.", nil }
+func (broken) Sample(context.Context, func(*semel.Message) bool) error {
+	return errors.New("code 17")
+}
+
+func (broken) About() connector.SourceAbout {
+	return connector.SourceAbout{Name: "broken", Again: "it comes again", Behind: "nothing"}
+}
+
+func (broken) Advise(err error) (cause, remedy string) {
+	if strings.Contains(err.Error(), "code 17") {
+		return "the server has no such stream", "create it"
+	}
+	return "", ""
+}
+
+// forgetful is a kind of store whose keys no operator can settle.
+type forgetful struct{ lasting }
+
+func (*forgetful) About() connector.StoreAbout { return connector.StoreAbout{} }
+
+func TestKindsAreAskedForCausesAndAbilities(t *testing.T) {
+	t.Parallel()
+	conf := filepath.Join(t.TempDir(), "semel.yaml")
+	const text = `
+stores: { k: { lasting: {} } }
+pipelines: { p: { source: { broken: {} }, sink: { stdout: {} }, store: k, key: { id: .id }, window: 1h, on_lease_expired: hold } }
+serve: { store: k }
+`
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	memory, err := memstore.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(store connector.Store, args ...string) (int, string) {
+		var output bytes.Buffer
+		kinds := kind.All()
+		outside.Add(kinds, connector.Kinds{Sources: []func() connector.Source{func() connector.Source { return broken{} }}, Stores: []func() connector.Store{func() connector.Store { return store }}})
+		status := cli.Main(t.Context(), kinds, args, strings.NewReader(""), &output, &output, func(string) string { return "" })
+		return status, output.String()
+	}
+	settles := &lasting{of: unclosed{memory}}
+	if status, output := run(settles, "dry-run", conf); status != 1 || !strings.Contains(output, "the server has no such stream: create it") {
+		t.Errorf("a sample fails: %d\n%s", status, output)
+	}
+	const finding = "no operator can settle keys of a lasting"
+	if _, output := run(settles, "lint", conf); strings.Contains(output, finding) {
+		t.Errorf("keys of this store can be settled:\n%s", output)
+	}
+	if status, output := run(&forgetful{*settles}, "lint", conf); status != 3 || strings.Count(output, finding) != 2 {
+		t.Errorf("a pipeline and a server hold keys: %d\n%s", status, output)
+	}
+	if status, output := run(&forgetful{*settles}, "keys", "stats", "--config", conf); status != 1 || !strings.Contains(output, "has Settles: false") {
+		t.Errorf("a kind denies what its store can do: %d\n%s", status, output)
+	}
+}
 
 // TestKeysOfAnOwnKindAreSettledAndTold settles a key by hand, with its audit log in a file, and
 // looks for the place where the message of another came from.

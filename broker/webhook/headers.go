@@ -16,12 +16,12 @@ import (
 
 // These are the headers of a request.
 const (
-	IdempotencyKeyHeader = "Idempotency-Key"
-	ScopeHeader          = "Semel-Scope"
-	AttemptHeader        = "Semel-Attempt"
-	TokenHeader          = "Semel-Token"
-	RedriveHeader        = "Semel-Redrive"
-	PipelineHeader       = "Semel-Pipeline"
+	idempotencyKeyHeader = "Idempotency-Key"
+	scopeHeader          = "Semel-Scope"
+	attemptHeader        = "Semel-Attempt"
+	tokenHeader          = "Semel-Token"
+	redriveHeader        = "Semel-Redrive"
+	pipelineHeader       = "Semel-Pipeline"
 )
 
 func (s *Sink) setHeaders(req *http.Request, it *pipeline.Item) {
@@ -51,23 +51,23 @@ func (s *Sink) setHeaders(req *http.Request, it *pipeline.Item) {
 		req.Header[textproto.CanonicalMIMEHeaderKey(name)] = slices.Clone(values)
 	}
 	set := func(name, value string) { req.Header.Set(name, value) }
-	req.Header.Del(IdempotencyKeyHeader)
+	req.Header.Del(idempotencyKeyHeader)
 	// In this spelling it is the same header. Under its usual spelling net/http
 	// would repeat the request by itself, with the attempt number of the first
 	// request. A request that was certainly not sent is still repeated.
 	req.Header["Idempotency-key"] = []string{idempotencyKey(it)}
 	if scope := it.Call.Key.Scope; printable(scope) && scope != "" {
-		set(ScopeHeader, scope)
+		set(scopeHeader, scope)
 	}
-	set(AttemptHeader, strconv.Itoa(max(it.Attempt, 1)))
+	set(attemptHeader, strconv.Itoa(max(it.Attempt, 1)))
 	if it.Token != 0 {
-		set(TokenHeader, strconv.FormatUint(uint64(it.Token), 10))
+		set(tokenHeader, strconv.FormatUint(uint64(it.Token), 10))
 	}
 	if it.Redrive > 0 {
-		set(RedriveHeader, strconv.Itoa(it.Redrive))
+		set(redriveHeader, strconv.Itoa(it.Redrive))
 	}
 	if s.opts.Pipeline != "" {
-		set(PipelineHeader, s.opts.Pipeline)
+		set(pipelineHeader, s.opts.Pipeline)
 	}
 }
 

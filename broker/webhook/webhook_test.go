@@ -135,12 +135,12 @@ func TestHeadersIdentifyTheMessageForTheTarget(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := <-headers
-		keys := h.Values(IdempotencyKeyHeader)
+		keys := h.Values(idempotencyKeyHeader)
 		if len(keys) != 1 || want != "" && keys[0] != want || want == "" && (len(keys[0]) != 50 || !strings.HasPrefix(keys[0], "sha256:")) {
 			t.Errorf("%q: Idempotency-Key: %q", id, keys)
 		}
 		for name, want := range map[string]string{
-			AttemptHeader: "2", TokenHeader: "7", ScopeHeader: "orders", RedriveHeader: "3", PipelineHeader: "p", "X-Trace": "t", "X-Bad": "",
+			attemptHeader: "2", tokenHeader: "7", scopeHeader: "orders", redriveHeader: "3", pipelineHeader: "p", "X-Trace": "t", "X-Bad": "",
 			"X-Evil": "", "X-Not-Named": "", "Host": "example.org", "Content-Type": "application/json",
 		} {
 			if got := h.Get(name); got != want || len(h.Values(name)) > 1 {

@@ -112,7 +112,7 @@ func handle(ctx context.Context, guard *semel.Guard, msg jetstream.Msg) error {
 		fmt.Println("parked", err)
 		return msg.TermWithReason("not an order") // keep the message elsewhere first if you need it
 	}
-	out, err := guard.Do(ctx, semel.Key{Scope: "charges", ID: o.EventID}, func(ctx context.Context, _ semel.Claim) ([]byte, error) {
+	err := guard.Run(ctx, semel.Key{Scope: "charges", ID: o.EventID}, func(ctx context.Context) error {
 		return charge(ctx, o)
 	})
 	var permanent *semel.PermanentError
@@ -124,12 +124,12 @@ func handle(ctx context.Context, guard *semel.Guard, msg jetstream.Msg) error {
 	case !semel.MayAck(err):
 		return msg.NakWithDelay(5 * time.Second) // the server delivers it again
 	}
-	fmt.Println(out.Decision, o.EventID)
+	fmt.Println("charged", o.EventID) // now, or by an earlier delivery
 	return msg.Ack()
 }
 
 // charge is the effect. It must not happen twice.
-func charge(_ context.Context, o order) ([]byte, error) {
+func charge(_ context.Context, o order) error {
 	fmt.Println("charging", o.Customer, "for", o.EventID)
-	return []byte("receipt for " + o.EventID), nil
+	return nil
 }

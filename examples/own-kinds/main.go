@@ -8,9 +8,11 @@ import (
 	"github.com/semel-dev/semel/program"
 )
 
-func main() {
-	os.Exit(program.Main(connector.Kinds{
+func main() { os.Exit(program.Main(kinds())) }
+
+func kinds() connector.Kinds {
+	return connector.Kinds{
 		Sources: []func() connector.Source{newSpool},
 		Stores:  []func() connector.Store{newShelf},
-	}))
+	}
 }

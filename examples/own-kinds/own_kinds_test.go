@@ -11,9 +11,14 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/brokertest"
 	"github.com/semel-dev/semel/connector"
+	"github.com/semel-dev/semel/connector/connectortest"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/storetest"
 )
+
+func TestKinds(t *testing.T) {
+	connectortest.Run(t, kinds(), map[string][]string{"source.spool": {"{ dir: spool }"}, "store.shelf": {"{}"}})
+}
 
 func TestShelf(t *testing.T) {
 	storetest.Run(t, storetest.Harness{

@@ -29,7 +29,7 @@ func (*shelfKind) Kind() string { return "shelf" }
 // Fields implements connector.Kind.
 func (k *shelfKind) Fields() (doc string, fields []connector.Field) {
 	return "Keys in memory, for one process.", []connector.Field{
-		{Name: "most", Value: &k.most, Doc: "How many keys it keeps.", Least: 1, Most: 1_000_000, Default: "100_000"},
+		{Name: "most", Value: &k.most, Doc: "How many keys it keeps.", Least: 1, Most: 1_000_000, Default: "100000"},
 	}
 }
 

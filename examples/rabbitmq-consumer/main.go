@@ -101,17 +101,15 @@ func consume(ctx context.Context, guard *semel.Guard, url, queue string) error {
 func handle(ctx context.Context, guard *semel.Guard, ch *amqp.Channel, queue string, m amqp.Delivery) error {
 	key := semel.Key{Scope: "charges", ID: m.MessageId}
 	for {
-		out, err := guard.Do(ctx, key, func(context.Context, semel.Claim) ([]byte, error) {
-			return charge(m.Body)
-		})
+		err := guard.Run(ctx, key, func(context.Context) error { return charge(m.Body) })
 		var permanent *semel.PermanentError
 		switch {
 		case errors.As(err, &permanent), errors.Is(err, semel.ErrInvalidKey),
 			errors.Is(err, semel.ErrMismatch), errors.Is(err, semel.ErrLate):
 			return park(ctx, ch, queue, m, err) // no retry can help
 		case semel.MayAck(err):
-			fmt.Printf("%s: %s\n", out.Decision, m.MessageId)
-			return m.Ack(false) // the outcome is durable
+			fmt.Println("charged", m.MessageId) // now, or by an earlier delivery
+			return m.Ack(false)                 // the outcome is durable
 		}
 		fmt.Println("later", err)
 		select { // RabbitMQ 4 deletes a message that it has taken back 20 times
@@ -151,7 +149,7 @@ func park(ctx context.Context, ch *amqp.Channel, queue string, m amqp.Delivery, 
 }
 
 // charge is the effect. It must not happen twice.
-func charge(order []byte) ([]byte, error) {
+func charge(order []byte) error {
 	fmt.Printf("charging %s\n", order)
-	return nil, nil
+	return nil
 }

@@ -27,13 +27,13 @@ func TestEachOrderIsChargedOnce(t *testing.T) {
 	go func() { ended <- run(ctx, url, queue, t.TempDir()) }()
 	text := output("waiting for") // for the queue that it created
 	publish(t, url, queue, "a", "b", "a", "", "b")
-	text += output("charging", "charging", "fresh: ", "fresh: ", "parked", "duplicate: ", "duplicate: ")
+	text += output("charging", "charging", "charged a", "charged b", "parked", "charged a", "charged b")
 	if err := server.Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
 	text += output("stopped:", "waiting for")
 	publish(t, url, queue, "a", "c")
-	text += output("charging", "duplicate: a", "fresh: c")
+	text += output("charging", "charged a", "charged c")
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -107,7 +107,7 @@ func (c *consumer) work(ctx context.Context) {
 // not learn of it, the message comes again and is a duplicate.
 func (c *consumer) handle(ctx context.Context, m types.Message) {
 	stop := c.keepHidden(ctx, m)
-	outcome, err := c.charge(ctx, m)
+	o, err := c.charge(ctx, m)
 	stop()
 	var permanent *semel.PermanentError
 	if !semel.MayAck(err) || errors.As(err, &permanent) {
@@ -116,23 +116,21 @@ func (c *consumer) handle(ctx context.Context, m types.Message) {
 		return
 	}
 	_, err = c.client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &c.queue, ReceiptHandle: m.ReceiptHandle})
-	fmt.Println(outcome)
+	fmt.Println("charged", o.EventID) // now, or by an earlier delivery
 	if err != nil {
 		fmt.Println("it comes again:", err)
 	}
 }
 
-// charge charges an order unless its key is known. The MessageId is no key: it changes
-// when a producer sends the order again.
-func (c *consumer) charge(ctx context.Context, m types.Message) (string, error) {
-	var o order
+// charge charges the order of a message unless its key is known. The MessageId is no key: it
+// changes when a producer sends the order again.
+func (c *consumer) charge(ctx context.Context, m types.Message) (o order, err error) {
 	if err := json.Unmarshal([]byte(aws.ToString(m.Body)), &o); err != nil {
-		return "", err
+		return o, err
 	}
-	out, err := c.guard.Do(ctx, semel.Key{Scope: "charges", ID: o.EventID}, func(ctx context.Context, _ semel.Claim) ([]byte, error) {
+	return o, c.guard.Run(ctx, semel.Key{Scope: "charges", ID: o.EventID}, func(ctx context.Context) error {
 		return charge(ctx, o)
 	})
-	return fmt.Sprint(out.Decision, " ", o.EventID), err
 }
 
 // keepHidden extends the visibility time-out of a message until stop is called.
@@ -163,8 +161,8 @@ func (c *consumer) hide(ctx context.Context, m types.Message, seconds int32) {
 }
 
 // charge is the effect. It must not happen twice.
-func charge(_ context.Context, o order) ([]byte, error) {
+func charge(_ context.Context, o order) error {
 	fmt.Println("charging", o.Customer, "for", o.EventID)
 	time.Sleep(time.Duration(o.Seconds) * time.Second)
-	return []byte("receipt for " + o.EventID), nil
+	return nil
 }

@@ -444,7 +444,7 @@ func ExistingDeadLetters(ctx context.Context, f *config.File, p *config.Pipeline
 func Sample(ctx context.Context, f *config.File, p *config.Pipeline, fn func(*semel.Message) bool) error {
 	err := p.Source.Sample(ctx, p, fn)
 	if errors.Is(err, config.ErrNoSample) {
-		err = fmt.Errorf("a source of the kind %s %w", p.Source.Kind(), err)
+		return fmt.Errorf("a source of the kind %s %w", p.Source.Kind(), err)
 	}
-	return f.RedactError(err)
+	return f.Advise(p, config.SourcePart, err)
 }

@@ -24,8 +24,8 @@ type StoresOptions struct {
 	// not call Get. The function that it returns is called before the
 	// store is closed. Defaults to none.
 	OnDirectory func(store, dir string) (closing func() error)
-	// KeepIDs and KeepClaims are those of config.StoreEnv.
-	KeepIDs, KeepClaims bool
+	// KeepIDs, KeepClaims and ReadOnly are those of config.StoreEnv.
+	KeepIDs, KeepClaims, ReadOnly bool
 }
 
 // Stores are the stores of a configuration. Each is opened on first use and then
@@ -112,7 +112,7 @@ func (s *Stores) Opened(name string) (semel.Store, bool) {
 // env returns the environment in which the store with this name opens.
 func (s *Stores) env(name string) *config.StoreEnv {
 	env := &config.StoreEnv{
-		File: s.file, Name: name, Store: s.store, KeepIDs: s.opts.KeepIDs, KeepClaims: s.opts.KeepClaims,
+		File: s.file, Name: name, Store: s.store, KeepIDs: s.opts.KeepIDs, KeepClaims: s.opts.KeepClaims, ReadOnly: s.opts.ReadOnly,
 		OnClose: func(closing func() error) { s.closes = append(s.closes, closing) },
 	}
 	if s.opts.OnLayer != nil {

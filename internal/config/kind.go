@@ -191,8 +191,8 @@ type SinkAbout struct {
 	// paid". It returns "" if the message names no target that is allowed. It is nil if
 	// only the server knows.
 	Address func(m *semel.Message) string
-	// Handed says how a target can detect a repetition, as in ", which a statement
-	// gets as key, attempt and token".
+	// Handed says where a target finds the key, the attempt and the token of a repetition, as in
+	// "which a statement gets as key, attempt and token". It may be empty.
 	Handed string
 	// Drops describes how its server drops what the pipeline delivers again.
 	Drops Drops
@@ -248,6 +248,8 @@ type StoreAbout struct {
 	Timeout time.Duration
 	// Origins means that pipelines tell it where each message comes from.
 	Origins bool
+	// Unsettled means that no operator can settle its keys by hand.
+	Unsettled bool
 	// ClaimsEnd means that claims end with the process.
 	ClaimsEnd bool
 	// BestEffort means that keys may be lost in ways that no setting prevents.
@@ -302,6 +304,9 @@ type StoreEnv struct {
 	// KeepIDs makes the store keep readable ids, and KeepClaims makes claims outlive the
 	// process, if the store would do neither by itself.
 	KeepIDs, KeepClaims bool
+	// ReadOnly means that nobody will change the store. A kind of another module need then not
+	// make its files; the error wraps ErrNoStore if there is nothing to read.
+	ReadOnly bool
 }
 
 // Runnable is a pipeline that can run.
@@ -478,6 +483,9 @@ const UpgradeProgram = "install the same version of semel here"
 // ErrNoSample is returned by a source to which messages are pushed. There is
 // nothing to read beforehand. Its text continues one that names the source.
 var ErrNoSample = fmt.Errorf("receives messages and cannot be read in advance: %w", semel.ErrInvalidRequest)
+
+// ErrNoStore is wrapped by the error of a store that was opened to be read, and is not there.
+var ErrNoStore = errors.New("there is no store yet")
 
 // ErrUnsearched is returned by a source or sink whose server cannot be searched.
 var ErrUnsearched = errors.New("it cannot be searched")

@@ -136,6 +136,16 @@ func (l *Linter) keys() {
 	for _, s := range stores {
 		s.Spec.Lint(l, s)
 	}
+	if l.Holds() {
+		l.unsettled(l.At("on_lease_expired"), l.Pipeline.Store.Name)
+	}
+}
+
+// unsettled reports a field that holds keys, if no operator can settle those of its store.
+func (l *Linter) unsettled(path, store string) {
+	if decider := l.File.Decider(store); decider != nil && decider.Spec.About().Unsettled {
+		l.Add(doctor.Warning, NoRisk, path, "hold, and no operator can settle keys of a "+decider.Spec.Kind(), "a key whose outcome is unknown stays so until its window ends", "write on_lease_expired: retry, or use another kind of store")
+	}
 }
 
 // Decides reports whether every answer of the pipeline's store depends on store

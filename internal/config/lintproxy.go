@@ -42,6 +42,9 @@ func (l *Linter) proxyStore(p *Proxy) {
 	case about.BestEffort:
 		l.Add(doctor.Warning, Repeat, "proxy.store", decider.Name+" is "+decider.Spec.Kind(), "a failover or an eviction can lose keys, and repeated requests run again", "use embedded or postgres for requests that must not run twice")
 	}
+	if p.OnLeaseExpired != "retry" {
+		l.unsettled("proxy.on_lease_expired", p.Store.Name)
+	}
 	for _, gap := range about.Gaps {
 		l.Add(doctor.Warning, Repeat, "proxy.store", decider.Name+" is "+decider.Spec.Kind(), gap+", and repeated requests run again", "change this setting of the store")
 	}
@@ -92,7 +95,9 @@ func (l *Linter) serve() {
 	for _, gap := range about.Gaps {
 		l.Add(doctor.Warning, Repeat, "serve.store", what, gap+", and repeated calls take effect again", "change this setting of the store")
 	}
-	if !s.Holds() {
+	if s.Holds() {
+		l.unsettled("serve.on_lease_expired", s.Store.Name)
+	} else {
 		l.Add(doctor.Warning, Repeat, "serve.on_lease_expired", "retry", "after a crash in the middle of an effect, the next call takes effect again", "write on_lease_expired: hold")
 	}
 }

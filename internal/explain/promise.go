@@ -215,7 +215,11 @@ func (e *explainer) gap() []string {
 	case e.mode != config.TwoPhase || e.pipeline.OnLeaseExpired == "hold":
 		return nil
 	}
-	list := []string{"the process dies, or loses the store for longer than the lease, between the effect and the completion of its key: the effect repeats, with the same key and a higher " + e.grows() + e.sink.Handed}
+	handed := ""
+	if e.sink.Handed != "" {
+		handed = ", " + e.sink.Handed
+	}
+	list := []string{"the process dies, or loses the store for longer than the lease, between the effect and the completion of its key: the effect repeats, with the same key and a higher " + e.grows() + handed}
 	if e.sink.Answer > 0 {
 		list = append(list, "the target has the effect and its answer does not come within "+schema.Duration(e.sink.Answer)+": the effect repeats, with the same key and a higher attempt")
 	}

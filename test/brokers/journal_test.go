@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/semel-dev/semel/broker/webhook"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -80,14 +79,14 @@ func (j *journal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		j.acknowledged(body)
 		return
 	}
-	id := r.Header.Get(webhook.IdempotencyKeyHeader)
+	id := r.Header.Get("Idempotency-Key")
 	j.mu.Lock()
 	if strings.HasPrefix(id, refused) && !j.healed {
 		j.mu.Unlock()
 		w.WriteHeader(http.StatusUnprocessableEntity)
 		return
 	}
-	j.effect(id, r.Header.Get(webhook.TokenHeader))
+	j.effect(id, r.Header.Get("Semel-Token"))
 	strike, hold, held := j.strike, j.hold, j.held
 	j.strike, j.hold = nil, 0
 	j.mu.Unlock()

@@ -12,6 +12,8 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/brokertest"
 	"github.com/semel-dev/semel/broker/file"
+	"github.com/semel-dev/semel/connector"
+	"github.com/semel-dev/semel/connector/connectortest"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/store/storetest"
@@ -93,12 +95,14 @@ func TestSource(t *testing.T) {
 }
 
 func TestSink(t *testing.T) {
-	brokertest.RunSink(t, brokertest.SinkHarness{New: func(tb testing.TB) brokertest.SinkTarget {
+	brokertest.RunSink(t, brokertest.SinkHarness{NoHeaders: true, New: func(tb testing.TB) brokertest.SinkTarget {
 		return brokertest.SinkTarget{Sink: func(context.Context) (pipeline.Sink, error) {
 			return file.OpenSink(tb.TempDir(), &file.SinkOptions{FS: vfs.OS{}})
 		}}
 	}})
 }
+
+func TestKinds(t *testing.T) { connectortest.Run(t, connector.Kinds{}, nil) }
 
 func BenchmarkSource(b *testing.B) {
 	brokertest.RunSourceBenchmarks(b, brokertest.SourceHarness{Patience: 2 * brokertest.Patience})

@@ -159,7 +159,7 @@ func (q *Question) askPlace(ctx context.Context, at *Place) (failed error) {
 		}
 	}
 	var reasons term.Problems
-	f := &open.StoreFlags{App: q.App, File: q.File, Conf: q.Conf, Name: at.Store, Admin: q.Admin, Process: q.Process, Quick: q.Quick}
+	f := &open.StoreFlags{App: q.App, File: q.File, Conf: q.Conf, Name: at.Store, Admin: q.Admin, Process: q.Process, Quick: q.Quick, ReadOnly: true}
 	if f.Check(&reasons); len(reasons) > 0 {
 		q.Remark("%s: not seen: %s", at, strings.Join(reasons, "; "))
 		return failed

@@ -62,6 +62,14 @@ of an ID.`,
 	return cmd
 }
 
+// reading is onStore for a verb that changes nothing.
+func (k *keysFlags) reading(check func(cmd *cobra.Command, words []string, wrong *term.Problems) func(context.Context, semel.Store) error) func(*cobra.Command, []string) error {
+	return k.onStore(func(cmd *cobra.Command, words []string, wrong *term.Problems) func(context.Context, semel.Store) error {
+		k.ReadOnly = true
+		return check(cmd, words, wrong)
+	})
+}
+
 // onStore returns the run function of a verb. check validates the arguments and
 // returns the work on the store.
 func (k *keysFlags) onStore(check func(cmd *cobra.Command, words []string, wrong *term.Problems) func(context.Context, semel.Store) error) func(*cobra.Command, []string) error {

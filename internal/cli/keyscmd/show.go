@@ -30,7 +30,7 @@ out. Below unknown keys are the commands that settle them, and the messages that
 parked because of them, in order. With --json each key is a line of JSON. semel keys
 stats counts keys.`,
 		Args: term.NoArguments,
-		RunE: k.onStore(func(cmd *cobra.Command, _ []string, wrong *term.Problems) func(context.Context, semel.Store) error {
+		RunE: k.reading(func(cmd *cobra.Command, _ []string, wrong *term.Problems) func(context.Context, semel.Store) error {
 			return k.list(choice.filter(cmd, wrong), "ls")
 		}),
 	}
@@ -52,7 +52,7 @@ composite key. Any other id, such as one that is not valid UTF-8, is written as
 "id_base64". A key whose id the store does not keep has only a digest, which no
 other store can read. Results are not exported.`,
 		Args: term.NoArguments,
-		RunE: k.onStore(func(cmd *cobra.Command, _ []string, wrong *term.Problems) func(context.Context, semel.Store) error {
+		RunE: k.reading(func(cmd *cobra.Command, _ []string, wrong *term.Problems) func(context.Context, semel.Store) error {
 			return k.list(choice.filter(cmd, wrong), "export")
 		}),
 	}
@@ -258,7 +258,7 @@ the store keeps them. Several IDs are one composite key. Below the record are th
 commands that can follow.
 
 The exit status is 0 if there is a record, and otherwise 1.`,
-		RunE: k.onStore(func(cmd *cobra.Command, words []string, wrong *term.Problems) func(context.Context, semel.Store) error {
+		RunE: k.reading(func(cmd *cobra.Command, words []string, wrong *term.Problems) func(context.Context, semel.Store) error {
 			t := k.target(words, wrong)
 			return func(ctx context.Context, store semel.Store) error {
 				if err := k.place(cmd, t); err != nil {
@@ -333,7 +333,7 @@ keys may include expired ones that the store has not removed yet. "oldest" is th
 age of the oldest key that still answers. That is the window that the store
 really has.`,
 		Args: term.NoArguments,
-		RunE: k.onStore(func(*cobra.Command, []string, *term.Problems) func(context.Context, semel.Store) error {
+		RunE: k.reading(func(*cobra.Command, []string, *term.Problems) func(context.Context, semel.Store) error {
 			return k.stats
 		}),
 	}

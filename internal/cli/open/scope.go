@@ -34,7 +34,7 @@ func ForeignScope(ctx context.Context, a *term.App, file string, conf *config.Fi
 		return nil, nil
 	}
 	var absent term.Problems
-	s := &StoreFlags{App: a, File: file, Conf: conf, Name: decider.Name}
+	s := &StoreFlags{App: a, File: file, Conf: conf, Name: decider.Name, ReadOnly: true}
 	if s.Check(&absent); len(absent) > 0 {
 		return nil, nil // its own check says so, or it keeps no rules
 	}
@@ -48,6 +48,9 @@ func ForeignScope(ctx context.Context, a *term.App, file string, conf *config.Fi
 	if used, ok := errors.AsType[*InUseError](err); ok {
 		finding.Severity, finding.Pipeline, finding.Found = doctor.Notice, p.Name, "not checked: "+used.Error()
 		return []config.Finding{finding}, nil
+	}
+	if errors.Is(err, config.ErrNoStore) {
+		return nil, nil
 	}
 	if err != nil {
 		err = fmt.Errorf("key.scope: %w", err)

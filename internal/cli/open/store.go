@@ -35,8 +35,8 @@ type StoreFlags struct {
 	// Quick: look for a key in likely scopes and in those with a rule, and walk over no store.
 	Quick bool
 
-	// KeepIDs makes an embedded store keep readable ids.
-	KeepIDs bool
+	// KeepIDs makes an embedded store keep readable ids. ReadOnly: nothing changes the store.
+	KeepIDs, ReadOnly bool
 
 	// Conf and found are the selected configuration and store, once checked.
 	Conf  *config.File
@@ -211,7 +211,7 @@ func (f *StoreFlags) open(ctx context.Context) (semel.Store, io.Closer, error) {
 	var openErr error
 	// A holder that answers no questions may be semel once, which has the store for moments.
 	if err := retry.Poll(patient, time.Now().Add(moments), func() (settled bool) {
-		store, opened, openErr = app.OpenStore(patient, f.Conf, f.Found.Name, &app.StoresOptions{KeepIDs: f.KeepIDs})
+		store, opened, openErr = app.OpenStore(patient, f.Conf, f.Found.Name, &app.StoresOptions{KeepIDs: f.KeepIDs, ReadOnly: f.ReadOnly})
 		if _, held := diagnose.Holder(openErr); !held {
 			return true
 		}

@@ -223,13 +223,19 @@ func (d *dryRun) do(ctx context.Context, file string) error {
 		d.unseen = strings.Join(reasons, "; ")
 		return d.decideAll(ctx, nil)
 	}
-	return f.WithStore(ctx, func(store semel.Store) error {
+	f.ReadOnly = true
+	err := f.WithStore(ctx, func(store semel.Store) error {
 		looker, err := open.Able[semel.Inspector](f, store, "look keys up")
 		if err != nil {
 			return err
 		}
 		return d.decideAll(ctx, looker)
 	})
+	if errors.Is(err, config.ErrNoStore) {
+		d.unseen = term.InOneLine(err).Error()
+		return d.decideAll(ctx, nil)
+	}
+	return err
 }
 
 func (d *dryRun) decideAll(ctx context.Context, looker semel.Inspector) error {
@@ -454,7 +460,7 @@ func (d *dryRun) readTables(ctx context.Context) error {
 		}
 	})
 	if err != nil && limited.Err() == nil {
-		return fmt.Errorf("tables: %w", err)
+		return fmt.Errorf("tables: %w", d.conf.Advise(d.spec, config.SourcePart, err))
 	}
 	for _, one := range d.tables {
 		one.Rows, _ = one.state.Len() // their bytes are not shown

@@ -48,9 +48,9 @@ func (s *Sink) Fields() schema.Mapping {
 
 // About implements config.Sink.
 func (s *Sink) About() config.SinkAbout {
-	handed := ", which stand in the record's headers semel-key, semel-token and, from the second attempt on, semel-attempt"
+	handed := "which stand in the record's headers semel-key, semel-token and, from the second attempt on, semel-attempt"
 	if !s.KeyHeaders {
-		handed = ", of which the record says nothing (key_headers: false)"
+		handed = "of which the record says nothing (key_headers: false)"
 	}
 	return config.SinkAbout{
 		Name: "kafka " + s.Topic.String(), Handed: handed, Route: s.Topic.Route,

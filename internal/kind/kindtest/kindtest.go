@@ -64,6 +64,12 @@ func Sink(t *testing.T, empty func() config.Sink, c Case) {
 	s.run(t, func(t *testing.T, _ *config.File, p *config.Pipeline) {
 		about := p.Sink.About()
 		s.words(t, map[string]string{"Name": about.Name})
+		if about.Handed != "" {
+			s.words(t, map[string]string{"Handed": about.Handed})
+		}
+		if about.Handed != "" && !strings.HasPrefix(about.Handed, "which ") && !strings.HasPrefix(about.Handed, "of which ") {
+			t.Errorf("Handed %q follows key, attempt and token: it starts with which", about.Handed)
+		}
 		if (about.Place == "") != (about.PlaceName == "") {
 			t.Errorf("Place %q is called %q", about.Place, about.PlaceName)
 		}

@@ -53,7 +53,7 @@ func (s *Sink) About() config.SinkAbout {
 		Name:  "nats " + s.Subject.String(),
 		Route: s.Subject.Route, Address: func(m *semel.Message) string { return s.Subject.Describe("subject ", m) },
 		Drops:  s.drops(),
-		Handed: ", which stand in the headers Nats-Msg-Id, semel-key, semel-token and, from the second attempt on, semel-attempt",
+		Handed: "which stand in the headers Nats-Msg-Id, semel-key, semel-token and, from the second attempt on, semel-attempt",
 		Exceptions: []string{
 			"the server recognises a repeated attempt for its duplicate window only (two minutes by default); a stream that is not a limits stream forgets what it deleted when it is restarted",
 			"a limits stream that removes a message within its duplicate window (max_age, max_msgs, max_bytes, a purge) stores it again if its attempt is repeated",

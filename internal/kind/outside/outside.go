@@ -4,8 +4,10 @@ package outside
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"time"
@@ -270,7 +272,7 @@ type store struct {
 func (s *store) About() config.StoreAbout {
 	a := s.of.About()
 	return config.StoreAbout{
-		Upper: true, Shared: a.Shared, Place: a.Place, PlaceName: a.PlaceName, Address: a.Address, ClaimsEnd: a.ClaimsEnd,
+		Upper: true, Unsettled: !a.Settles, Shared: a.Shared, Place: a.Place, PlaceName: a.PlaceName, Address: a.Address, ClaimsEnd: a.ClaimsEnd,
 		BestEffort: a.BestEffort, Gaps: a.Gaps, Exceptions: a.Exceptions,
 		Origins: true, // a store whose traits lack Origins ignores them
 	}
@@ -290,12 +292,20 @@ func (s *store) Examine(ctx context.Context, x *config.Examination) {
 
 // Open implements config.StoreKind.
 func (s *store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, error) {
-	opened, err := s.of.Open(ctx, &connector.Env{Name: env.Name})
+	opened, err := s.of.Open(ctx, &connector.Env{Name: env.Name, ReadOnly: env.ReadOnly})
+	if env.ReadOnly && errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", config.ErrNoStore, err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if closer, ok := opened.(io.Closer); ok {
 		env.OnClose(closer.Close)
+	}
+	_, resolves := semel.As[semel.Resolver](opened)
+	_, inspects := semel.As[semel.Inspector](opened)
+	if says := s.of.About().Settles; says != (resolves && inspects) {
+		return nil, fmt.Errorf("the kind %s has Settles: %t in its StoreAbout; its store is a semel.Resolver: %t, and a semel.Inspector: %t", s.Kind(), says, resolves, inspects)
 	}
 	return withAudit(opened, filepath.Join(filepath.Dir(env.File.Name), "semel-audit-"+env.Name+".jsonl")), nil
 }

@@ -246,7 +246,7 @@ func (s *Sink) About() config.SinkAbout {
 	if s.Outbox != nil {
 		name = strings.TrimPrefix(strings.TrimPrefix(name, "postgres statement")+" and outbox of "+s.Store.Name, " and ")
 	}
-	return config.SinkAbout{Name: name, Store: s.Store, Handed: ", which a statement gets as key, attempt and token"}
+	return config.SinkAbout{Name: name, Store: s.Store, Handed: "which a statement gets as key, attempt and token"}
 }
 
 // Check implements config.Sink.

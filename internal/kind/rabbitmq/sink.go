@@ -53,7 +53,7 @@ func (s *Sink) About() config.SinkAbout {
 	}
 	return config.SinkAbout{
 		Name: name, Route: s.RoutingKey.Route, Address: s.address,
-		Handed:     ", which stand in the property message-id and the headers semel-key, semel-token and, from the second attempt on, semel-attempt",
+		Handed:     "which stand in the property message-id and the headers semel-key, semel-token and, from the second attempt on, semel-attempt",
 		Exceptions: []string{"RabbitMQ does not recognise a repeated message; the next consumer can, by its message-id"},
 	}
 }

@@ -89,7 +89,7 @@ func (s *Sink) kinds() (fifo, standard bool) {
 
 // About implements config.Sink.
 func (s *Sink) About() config.SinkAbout {
-	about := config.SinkAbout{Name: "sqs " + s.name(), Route: s.Target.Route, Address: s.address, Handed: ", which stand in the attributes semel-key, semel-token and, from the second attempt on, semel-attempt"}
+	about := config.SinkAbout{Name: "sqs " + s.name(), Route: s.Target.Route, Address: s.address, Handed: "which stand in the attributes semel-key, semel-token and, from the second attempt on, semel-attempt"}
 	if s.Target.Route != nil {
 		about.Name = "sqs " + s.Target.String()
 	}
@@ -102,7 +102,7 @@ func (s *Sink) About() config.SinkAbout {
 		about.Exceptions = append(about.Exceptions, "SQS recognises a repeated attempt for five minutes only")
 	}
 	if !standard {
-		about.Handed = ", which stand in MessageDeduplicationId and in the attributes semel-key, semel-token and, from the second attempt on, semel-attempt"
+		about.Handed = "which stand in MessageDeduplicationId and in the attributes semel-key, semel-token and, from the second attempt on, semel-attempt"
 	}
 	return about
 }

@@ -69,7 +69,7 @@ func (s *Sink) Fields() schema.Mapping {
 func (s *Sink) About() config.SinkAbout {
 	return config.SinkAbout{
 		Name: "webhook " + s.Method + " " + s.URL.String(), Answer: s.Timeout,
-		Handed:     ", which the target gets as Idempotency-Key, Semel-Attempt and Semel-Token and can refuse by",
+		Handed:     "which the target gets as Idempotency-Key, Semel-Attempt and Semel-Token and can refuse by",
 		Exceptions: []string{"a target that has the effect but answers with a retried status, such as 5xx, gets the request again, with the same key"},
 	}
 }
