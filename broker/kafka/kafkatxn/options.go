@@ -36,7 +36,7 @@ type TransactorOptions struct {
 	Name string
 	// Client configures how to reach the brokers: seed brokers, TLS, SASL. The
 	// Transactor creates several clients with it. It cannot change the settings that
-	// transactions need.
+	// transactions need, and Run refuses a pool for decompressed bytes.
 	Client []kgo.Opt
 	// Group is the consumer group.
 	Group string

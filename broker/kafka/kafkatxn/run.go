@@ -86,6 +86,9 @@ func (t *Transactor) Run(ctx context.Context) error {
 		return fmt.Errorf("kafka: %w", err)
 	}
 	defer t.admin.Close()
+	if err := cluster.RefusePools(t.admin); err != nil {
+		return err
+	}
 	t.health.begin(t.admin)
 	defer t.watch(ctx)()
 	if err := (checks{t}).prepare(ctx); err != nil {
