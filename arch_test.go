@@ -62,13 +62,13 @@ var packageMap = map[string][]string{
 	},
 	"broker/kafka/kafkatxn": {"doctor",
 		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
-		"broker/kafka/kafkatxn/internal/repartition", "broker/kafka/kafkatxn/internal/operator", "broker/kafka/kafkatxn/internal/state", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/marks", "broker/kafka/kafkatxn/internal/watermarks", "broker/kafka/kafkatxn/internal/output", "broker/kafka/kafkatxn/internal/budget", "broker/kafka/kafkatxn/internal/sample", "broker/kafka/kafkatxn/internal/tables", "broker/kafka/kafkatxn/internal/pending",
+		"broker/kafka/kafkatxn/internal/repartition", "broker/kafka/kafkatxn/internal/operator", "broker/kafka/kafkatxn/internal/state", "broker/kafka/kafkatxn/internal/keys", "broker/kafka/kafkatxn/internal/marks", "broker/kafka/kafkatxn/internal/watermarks", "broker/kafka/kafkatxn/internal/output", "broker/kafka/kafkatxn/internal/budget", "broker/kafka/kafkatxn/internal/sample", "broker/kafka/kafkatxn/internal/tables", "broker/kafka/kafkatxn/internal/pending",
 		"internal/clock", "internal/coarse", "internal/diagnose", "internal/digest", "internal/invalid", "internal/retry", "vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
 	"broker/kafka/kafkatxn/internal/operator": {
 		".", "key", "pipeline", "stream", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
-		"broker/kafka/kafkatxn/internal/budget", "broker/kafka/kafkatxn/internal/fields", "broker/kafka/kafkatxn/internal/keep", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/output", "broker/kafka/kafkatxn/internal/pending", "broker/kafka/kafkatxn/internal/repartition", "broker/kafka/kafkatxn/internal/state", "broker/kafka/kafkatxn/internal/tables", "broker/kafka/kafkatxn/internal/watermarks", "broker/kafka/kafkatxn/internal/window",
+		"broker/kafka/kafkatxn/internal/budget", "broker/kafka/kafkatxn/internal/fields", "broker/kafka/kafkatxn/internal/keep", "broker/kafka/kafkatxn/internal/keys", "broker/kafka/kafkatxn/internal/output", "broker/kafka/kafkatxn/internal/pending", "broker/kafka/kafkatxn/internal/repartition", "broker/kafka/kafkatxn/internal/state", "broker/kafka/kafkatxn/internal/tables", "broker/kafka/kafkatxn/internal/watermarks", "broker/kafka/kafkatxn/internal/window",
 		"internal/coarse", "broker/header", "internal/diagnose", "internal/retry",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo",
 	},
@@ -87,7 +87,7 @@ var packageMap = map[string][]string{
 		"github.com/twmb/franz-go/pkg/kgo",
 	},
 	"broker/kafka/kafkatxn/internal/fields": {".", "key", "stream", "broker/kafka/internal/record"},
-	"broker/kafka/kafkatxn/internal/keystate": {
+	"broker/kafka/kafkatxn/internal/keys": {
 		".", "broker/kafka/internal/cluster", "broker/kafka/kafkatxn/internal/state", "internal/digest", "internal/table", "github.com/twmb/franz-go/pkg/kgo",
 	},
 	"broker/kafka/kafkatxn/internal/watermarks": {

@@ -126,10 +126,8 @@ const (
 
 var operations = map[string]operation{"count": opCount, "sum": opSum, "min": opMin, "max": opMax, "avg": opAvg, "first": opFirst, "last": opLast}
 
-// String implements Aggregator.
 func (v *values) String() string { return v.text }
 
-// Add implements Aggregator.
 func (v *values) Add(acc []byte, m *semel.Message) ([]byte, error) {
 	var f *key.Finder
 	if len(v.paths) > 0 {
@@ -270,7 +268,6 @@ func (p *part) merge(dst, a, b []byte) []byte {
 	return append(put(dst, n+m), a[8:]...)
 }
 
-// Merge implements Aggregator.
 func (v *values) Merge(a, b []byte) ([]byte, error) {
 	next := make([]byte, 0, len(a)+len(b))
 	for i := range v.parts {
@@ -301,7 +298,6 @@ func shorten(raw []byte) string {
 	return string(raw)
 }
 
-// Result implements Aggregator.
 func (v *values) Result(w *Closed) ([]byte, error) {
 	times := v.times(w)
 	dst := append(make([]byte, 0, len(w.Key)+len(times)+24+24*len(v.parts)), `{"key":`...)

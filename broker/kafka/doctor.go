@@ -35,8 +35,9 @@ type ExamineOptions struct {
 	Route *pipeline.Route
 	// Changelogs hold the keys, in the order of Inputs. They may not exist yet.
 	Changelogs []string
-	// Windows hold open windows and held records. They may not exist yet.
-	Windows []string
+	// States hold the states of operators: open windows, held records or versions. They may not
+	// exist yet.
+	States []string
 	// Repartition is the topic between the stages of a pipeline with two stages, or "".
 	// It may not exist yet.
 	Repartition string
@@ -171,7 +172,7 @@ func (e *examination) versions(ctx context.Context) error {
 // written returns the topics that must not lose records.
 func (e *examination) written() []string {
 	list := slices.Clone(e.opts.Inputs)
-	for _, topic := range slices.Concat(e.outputs, []string{e.opts.Parked, e.opts.Repartition}, e.opts.Changelogs, e.opts.Windows) {
+	for _, topic := range slices.Concat(e.outputs, []string{e.opts.Parked, e.opts.Repartition}, e.opts.Changelogs, e.opts.States) {
 		if topic != "" && !slices.Contains(list, topic) {
 			list = append(list, topic)
 		}
@@ -364,7 +365,7 @@ func routed(ctx context.Context, admin *kadm.Client, route *pipeline.Route) ([]s
 
 // isMade reports whether a missing topic is created when it is needed.
 func (e *examination) isMade(topic string) bool {
-	return strings.HasPrefix(topic, "__") || slices.Contains(e.opts.Changelogs, topic) || slices.Contains(e.opts.Windows, topic) || topic == e.opts.Repartition || e.opts.Transactional && topic == e.opts.Parked
+	return strings.HasPrefix(topic, "__") || slices.Contains(e.opts.Changelogs, topic) || slices.Contains(e.opts.States, topic) || topic == e.opts.Repartition || e.opts.Transactional && topic == e.opts.Parked
 }
 
 // topics checks how safe the topics are.

@@ -75,8 +75,8 @@ func (e *examination) needed() (list []right) {
 			topic(name, true, "keys that have expired stay in the topic, which grows", kadm.OpDelete)
 		}
 	}
-	for _, name := range o.Windows {
-		topic(name, false, "windows and held messages cannot be kept", kadm.OpRead, kadm.OpWrite)
+	for _, name := range o.States {
+		topic(name, false, "the state of aggregate or key.keep cannot be kept", kadm.OpRead, kadm.OpWrite)
 		topic(name, true, "what is closed stays in the topic, which grows", kadm.OpDelete)
 	}
 	topic(o.Repartition, false, "records cannot be copied to their partitions", kadm.OpRead, kadm.OpWrite)

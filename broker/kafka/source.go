@@ -63,7 +63,7 @@ type SourceOptions struct {
 	// Name is the pipeline's name in events.
 	Name string
 	// Client configures how to reach the brokers: seed brokers, TLS, SASL. It cannot
-	// change the settings that reading needs.
+	// change the settings that reading needs, and a pool for decompressed bytes is refused.
 	Client []kgo.Opt
 	Group  string
 	Topics []string
@@ -180,7 +180,10 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 		disconnect()
 		return nil, fmt.Errorf("kafka: %w: %w", semel.ErrInvalidRequest, err)
 	}
-	if err := cluster.Reach(ctx, s.client); err != nil {
+	if err = cluster.RefusePools(s.client); err == nil {
+		err = cluster.Reach(ctx, s.client)
+	}
+	if err != nil {
 		s.close(ctx)
 		return nil, err
 	}

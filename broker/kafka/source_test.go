@@ -448,6 +448,16 @@ func TestAllBadOptionsOfASourceAreNamed(t *testing.T) {
 	}
 }
 
+func TestSourceRefusesAPoolForDecompressedBytes(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		_, err := OpenSource(b.Context(), &SourceOptions{Client: append(b.Reach(), kgo.WithPools(kafkatest.BytesPool{})), Group: "g", Topics: []string{"in"}})
+		if !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), "kgo.WithPools") {
+			t.Errorf("the error is %v", err)
+		}
+	})
+}
+
 func TestLeaderEpochsAreCommitted(t *testing.T) {
 	t.Parallel()
 	p := newOwned("t", 3)

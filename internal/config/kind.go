@@ -344,9 +344,9 @@ type TransactionalSource interface {
 	Joins(sink Sink) (why string)
 	// Changelogs names the topics that hold the keys.
 	Changelogs(p *Pipeline) []string
-	// Windows names the topics that hold the open windows of an aggregate, or the held
-	// records or versions of a keep rule.
-	Windows(p *Pipeline) []string
+	// States names the topics that hold the state of an operator: the open windows of an
+	// aggregate, or the held records or versions of a keep rule.
+	States(p *Pipeline) []string
 	// CheckTable reports why the pipeline cannot have a table.
 	CheckTable(p *Pipeline, t *stream.Table, v schema.Value)
 	// ParkedTopic is the default topic for parked messages.

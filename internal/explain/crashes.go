@@ -320,7 +320,7 @@ func (e *explainer) keepFailures(add func(at, then string)) {
 // windows names the topics of the open windows.
 func (e *explainer) windows() []string {
 	source, _ := e.pipeline.Source.(config.TransactionalSource) // only they have an aggregate
-	return source.Windows(e.pipeline)
+	return source.States(e.pipeline)
 }
 
 // failures describes failures other than a process crash.

@@ -30,7 +30,7 @@ func Lags(name string, lags []pipeline.Lag) (list []Value) {
 }
 
 // OfSource reports whether an instrument is one of a kind of source; see pipeline.Gauge.
-func OfSource(id ID) bool { return id >= OutboxOldest && id <= WindowsLag }
+func OfSource(id ID) bool { return id >= OutboxOldest && id <= StateLag }
 
 // Gauges returns the values that a source of a pipeline reports of its own. It leaves out
 // those without an instrument.

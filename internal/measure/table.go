@@ -70,7 +70,7 @@ const (
 	StateBytes
 	TableRows
 	TableLag
-	WindowsLag
+	StateLag
 
 	DuplicatesDetected
 	EventsProcessed
@@ -185,7 +185,7 @@ func Table() []Instrument {
 		OutboxOldest:       {"dedup.outbox.oldest", Gauge, "s", with(pipe, "shard"), "How long the oldest row of a shard of the outbox has waited; 0 if none waits."},
 		WindowsOpen:        {"dedup.windows.open", Gauge, "{window}", with(pipe, "source", "partition"), "Windows of an aggregate that are open, of all group keys in a partition."},
 		StateBytes:         {"dedup.state.bytes", Gauge, "By", with(pipe, "source", "partition"), "Size of the open windows of a partition, or of what key.keep holds, as in the topic GROUP-state."},
-		WindowsLag:         {"dedup.windows.lag", Gauge, "s", with(pipe, "source", "partition"), "How far behind the clock the time is up to which windows of a partition are closed, or held messages have taken effect."},
+		StateLag:           {"dedup.state.lag", Gauge, "s", with(pipe, "source", "partition"), "How far behind the clock the time is up to which windows of a partition are closed, or held messages have taken effect."},
 		OutboxOwner:        {"dedup.outbox.owner", Gauge, "1", with(pipe, "shard", "owner"), "Epoch in which a relay owns a shard of the outbox; no value if none does."},
 		OutboxSlotRetained: {"dedup.outbox.slot.retained", Gauge, "By", with(pipe, "state"), "Write-ahead log that the server keeps for the replication slot of an outbox, with the wal_status of the slot."},
 		OutboxSlotSafe:     {"dedup.outbox.slot.safe", Gauge, "By", pipe, "Write-ahead log that the server may still write before it invalidates the slot; no value if max_slot_wal_keep_size does not limit that."},

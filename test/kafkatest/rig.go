@@ -693,6 +693,15 @@ func RecordKey(tb testing.TB) *key.Rule {
 	return rule
 }
 
+// BytesPool is a pool for decompressed bytes, which no client may have whose records are recycled.
+type BytesPool struct{}
+
+// GetDecompressBytes implements kgo.PoolDecompressBytes.
+func (BytesPool) GetDecompressBytes([]byte, kgo.CompressionCodecType) []byte { return nil }
+
+// PutDecompressBytes implements kgo.PoolDecompressBytes.
+func (BytesPool) PutDecompressBytes([]byte) {}
+
 // NewSeed returns a seed that is printed, or the one in SEMEL_SEED.
 func NewSeed(t *testing.T) uint64 {
 	t.Helper()

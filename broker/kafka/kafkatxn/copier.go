@@ -13,7 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/budget"
@@ -46,11 +45,13 @@ type copier struct {
 	// askedLimits says that the open transaction has already asked for the topics' limits.
 	askedLimits bool
 	// times says how far the sources have come with the copies that are committed or in the
-	// open transaction. It is nil if the sources do not decide. told is when it was last
-	// written, and news says that it has changed since.
+	// open transaction, if these decide. told is when it was last written, and news says that it
+	// has changed since. reads has the options of a client that needs it.
+	sources map[string]int32 // the numbers of their partitions
 	times   *watermarks.Times
 	told    time.Time
 	news    bool
+	reads   []kgo.Opt
 	promise func(*kgo.Record, error)
 	failed  atomic.Pointer[error]
 }
@@ -58,6 +59,10 @@ type copier struct {
 func newCopier(of *repartitioned, number int) *copier {
 	c := &copier{member: member{t: of.Transactor, group: of.group, name: cluster.RepartitionSuffix[1:] + "-" + strconv.Itoa(number)}, to: of.topic}
 	c.partitioner = of.partitioner()
+	if of.chain.Times.BySource {
+		// The end of a source may be a marker, and windows wait for new partitions.
+		c.sources, c.reads = of.sources, []kgo.Opt{kgo.KeepControlRecords(), kgo.MetadataMaxAge(time.Minute)}
+	}
 	c.budget = of.chain.NewBudget(of.limits.Interval)
 	c.promise = func(r *kgo.Record, err error) {
 		if err != nil {
@@ -73,38 +78,27 @@ func newCopier(of *repartitioned, number int) *copier {
 func (c *copier) run(ctx context.Context) error { return c.persist(ctx, c.live) }
 
 // live runs one client from its start to its end.
-func (c *copier) live(ctx context.Context) (err error) {
-	last, cancel := cluster.Lasting(ctx, c.t.timeouts.Shutdown)
-	defer cancel()
+func (c *copier) live(ctx context.Context) error {
+	defer c.release(func(cluster.Partition) bool { return true })
+	defer c.close()
+	return c.serve(ctx, c.open, c.loop)
+}
+
+func (c *copier) open(ctx context.Context) error {
 	c.lost.Store(false)
 	c.forget()
-	defer c.releaseAll()
 	given := func(_ context.Context, _ *kgo.Client, topics map[string][]int32) { c.hold(partitionsOf(topics)) }
 	gone := func(_ context.Context, _ *kgo.Client, topics map[string][]int32) {
 		if taken := partitionsOf(topics); len(taken) > 0 { // a cooperative rebalance starts with an empty assignment
-			c.release(taken)
+			c.release(func(id cluster.Partition) bool { return slices.Contains(taken, id) })
 			c.lost.Store(true)
 		}
 	}
-	c.waitsFor("the assignment of partitions by the group", 0)
-	defer c.waitsFor("", 0)
 	c.limits = *c.t.topicLimits.Load()
 	more := append(c.t.reset.Options(), kgo.ConsumeTopics(c.t.inputs...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchMaxBytesFn(c.limits.Client), kgo.WithPools(&record.Pool{}),
 		kgo.OnPartitionsAssigned(given), kgo.OnPartitionsRevoked(gone), kgo.OnPartitionsLost(gone))
-	if c.times != nil {
-		// The end of a source may be a marker, and windows wait for new partitions.
-		more = append(more, kgo.KeepControlRecords(), kgo.MetadataMaxAge(time.Minute))
-	}
-	err = c.join(ctx, more)
-	defer c.close()
-	if err == nil {
-		err = c.loop(ctx, last)
-	}
-	if c.replaced(ctx, err) {
-		return fmt.Errorf("kafka: %w: %w", kafka.ErrFenced, err)
-	}
-	return err
+	return c.join(ctx, append(more, c.reads...))
 }
 
 // hold adds partitions to those that this member copies.
@@ -116,17 +110,11 @@ func (c *copier) hold(list []cluster.Partition) {
 	}
 }
 
-// release is the reverse of hold.
-func (c *copier) release(list []cluster.Partition) {
+// release is the reverse of hold, for some partitions.
+func (c *copier) release(some func(cluster.Partition) bool) {
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
-	maps.DeleteFunc(c.t.copying, func(id cluster.Partition, by string) bool { return by == c.name && slices.Contains(list, id) })
-}
-
-func (c *copier) releaseAll() {
-	c.t.mu.Lock()
-	defer c.t.mu.Unlock()
-	maps.DeleteFunc(c.t.copying, func(_ cluster.Partition, by string) bool { return by == c.name })
+	maps.DeleteFunc(c.t.copying, func(id cluster.Partition, by string) bool { return by == c.name && some(id) })
 }
 
 // loop copies until ctx ends or the client is unusable.
@@ -160,15 +148,11 @@ func (c *copier) loop(ctx, last context.Context) error {
 
 // forget resets how far the sources have come: an aborted copy is written again later, maybe
 // by another member.
-func (c *copier) forget() {
-	if c.t.chain.Times.BySource {
-		c.times, c.news = watermarks.New(c.t.sources), false
-	}
-}
+func (c *copier) forget() { c.times, c.news = watermarks.New(c.sources), false }
 
 // noteTime notes the time of a record of a source, unless the time is too far from the clock.
 func (c *copier) noteTime(source cluster.Partition, when int64, now time.Time) {
-	if c.times != nil && when <= now.Add(c.t.chain.Times.Ahead).UnixMilli() && c.t.chain.Times.CheckPast(when, now.UnixMilli()) == nil {
+	if _, decides := c.sources[source.Topic]; decides && when <= now.Add(c.t.chain.Times.Ahead).UnixMilli() && c.t.chain.Times.CheckPast(when, now.UnixMilli()) == nil {
 		c.news = c.times.See(source, when) || c.news
 	}
 }

@@ -46,7 +46,7 @@ func committedOffset(committed map[string]map[int32]kgo.EpochOffset, p *part) (k
 
 // early reports whether it is time for early results.
 func (s *session) early() bool {
-	every := s.t.chain.Early
+	every := s.t.chain.Times.Early
 	return every > 0 && time.Since(s.previewed) >= every
 }
 
@@ -112,7 +112,7 @@ func (w *worker) emit(ctx context.Context) error {
 func (s *session) emitting() []*part {
 	var list []*part
 	for _, p := range s.parts {
-		if p.ready && p.Emits() {
+		if p.ready && p.Emitter != nil {
 			list = append(list, p)
 		}
 	}
@@ -122,8 +122,8 @@ func (s *session) emitting() []*part {
 	return list
 }
 
-// lookEvery is how often a session asks for the ends of its partitions, once a partition with
-// open windows may be quiet.
+// lookEvery is how often a session asks for the ends of its partitions, once a partition whose
+// state has values may be quiet.
 const lookEvery = time.Second
 
 // nextLook returns when the clock may move a watermark, in milliseconds: as soon as a
@@ -147,7 +147,7 @@ func (s *session) nextLook() int64 {
 	return next
 }
 
-// look closes windows of partitions without new records.
+// look moves the watermarks of partitions without new records.
 func (s *session) look(ctx context.Context) {
 	asked := s.t.now() // before the request: a record that comes later is not older
 	if asked < s.nextLook() {
@@ -165,10 +165,8 @@ func (s *session) look(ctx context.Context) {
 	}
 }
 
-// quietAt implements source.
 func (direct) quietAt(p *part, idle int64) int64 { return p.quiet + idle }
 
-// copied implements source.
 func (direct) copied(context.Context, *session) (map[cluster.Partition]int64, error) { return nil, nil }
 
 // settle implements source. A partition is quiet at a time if everything that was in it then has
@@ -187,7 +185,7 @@ func (t direct) settle(s *session, asked int64, _ map[cluster.Partition]int64, e
 		case p.quiet == 0:
 			p.quiet = asked
 		case asked-p.quiet >= idle:
-			p.Clock.Quiet(asked - idle)
+			p.Store.Quiet(asked - idle)
 		}
 	}
 }
@@ -198,10 +196,11 @@ func (t direct) settle(s *session, asked int64, _ map[cluster.Partition]int64, e
 // to other partitions. A source that is copied to its end and idle does not hold the
 // watermark back.
 
-// quietAt implements source.
+// sources returns the Clock of a partition with a state.
+func (p *part) sources() *watermarks.Sources { return p.Clock.(*watermarks.Sources) }
+
 func (*repartitioned) quietAt(*part, int64) int64 { return 0 }
 
-// copied implements source.
 func (t *repartitioned) copied(ctx context.Context, s *session) (map[cluster.Partition]int64, error) {
 	copied, sizes, err := watermarks.Copied(ctx, t.adm(), t.inputs, t.group, t.reset == kafka.ResetEnd)
 	if err != nil {
@@ -209,13 +208,12 @@ func (t *repartitioned) copied(ctx context.Context, s *session) (map[cluster.Par
 	}
 	for _, p := range s.parts {
 		if p.ready {
-			p.Clock.Grow(sizes)
+			p.sources().Grow(sizes)
 		}
 	}
 	return copied, nil
 }
 
-// settle implements source.
 func (t *repartitioned) settle(s *session, asked int64, copied map[cluster.Partition]int64, ends kadm.ListedOffsets) {
 	idle := t.chain.Times.Idle.Milliseconds()
 	list, committed := s.idle.Idle(copied, idle, asked), s.brokers.CommittedOffsets()
@@ -228,7 +226,7 @@ func (t *repartitioned) settle(s *session, asked int64, copied map[cluster.Parti
 			p.idleSources = &watermarks.IdleSources{At: asked, Idle: list, End: end.Offset}
 		}
 		if at, ok := committedOffset(committed, p); ok && at.Offset >= p.idleSources.End {
-			p.Clock.Without(p.idleSources, idle)
+			p.sources().Without(p.idleSources, idle)
 			p.idleSources = nil
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keys"
 	"github.com/semel-dev/semel/internal/digest"
 )
 
@@ -124,11 +124,11 @@ func (l *looking) extent(ctx context.Context, adm *kadm.Client) (map[string]map[
 // record looks for the keys in one changelog record.
 func (l *looking) record(r *kgo.Record) error {
 	id := cluster.Partition{Topic: r.Topic, Number: r.Partition}
-	c, err := keystate.Parse(r.Value)
+	c, err := keys.Parse(r.Value)
 	if err != nil {
 		return fmt.Errorf("kafka: %s/%d at %d: %w", r.Topic, r.Partition, r.Offset, err)
 	}
-	if c.Kind == keystate.KindBarrier {
+	if c.Kind == keys.KindBarrier {
 		return nil
 	}
 	l.newest[id] = max(l.newest[id], c.StreamTime)
@@ -147,13 +147,13 @@ func (l *looking) record(r *kgo.Record) error {
 	}
 	var from []semel.Origin
 	for _, h := range r.Headers {
-		if h.Key == keystate.HeaderOrigins {
-			if from, err = keystate.ParseOrigins(h.Value, c.Len()); err != nil {
+		if h.Key == keys.HeaderOrigins {
+			if from, err = keys.ParseOrigins(h.Value, c.Len()); err != nil {
 				return fmt.Errorf("kafka: %s/%d at %d: header %s: %w", r.Topic, r.Partition, r.Offset, h.Key, err)
 			}
 		}
 	}
-	var e keystate.Entry
+	var e keys.Entry
 	for i := range c.Len() {
 		c.At(i, &e)
 		at := slices.Index(digests, e.Digest)
@@ -176,10 +176,7 @@ func (l *looking) known() []KnownKey {
 	var list []KnownKey
 	w := &l.t.windows
 	for at, k := range l.found {
-		now := time.Now()
-		if w.EventTime {
-			now = time.UnixMilli(l.newest[at.id]).Add(-w.Grace)
-		}
+		now := time.UnixMilli(w.Present(l.newest[at.id], time.Now().UnixMilli())).Add(-w.Grace)
 		if w.Window < semel.Forever {
 			if k.Expires = k.FirstSeen.Add(w.Window); !k.Expires.After(now) {
 				continue

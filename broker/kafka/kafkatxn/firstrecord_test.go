@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keys"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/repartition"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
@@ -129,29 +129,29 @@ func TestLookTellsOfACopyWhoseInputIsGone(t *testing.T) {
 
 func TestOriginsAreReadAsTheyWereWritten(t *testing.T) {
 	t.Parallel()
-	value := keystate.AppendInputs(nil, []string{"a", "a longer name"})
+	value := keys.AppendInputs(nil, []string{"a", "a longer name"})
 	var want []semel.Origin
 	for _, o := range []semel.Origin{{Source: "a"}, {}, {Source: "a longer name", Partition: math.MaxInt32, Offset: math.MaxInt64}, {Source: "a", Partition: 3, Offset: 1 << 40}} {
 		input := 0
 		if o.Source != "" {
 			input = 1 + slices.Index([]string{"a", "a longer name"}, o.Source)
 		}
-		value = keystate.AppendOrigin(value, input, o.Partition, o.Offset)
+		value = keys.AppendOrigin(value, input, o.Partition, o.Offset)
 		want = append(want, o)
 	}
-	got, err := keystate.ParseOrigins(value, len(want))
+	got, err := keys.ParseOrigins(value, len(want))
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
 	for n := range value {
-		if got, err := keystate.ParseOrigins(value[:n], len(want)); err == nil {
+		if got, err := keys.ParseOrigins(value[:n], len(want)); err == nil {
 			t.Errorf("of %d bytes %+v was read", n, got)
 		}
 	}
-	if got, err := keystate.ParseOrigins(append(value, 0), len(want)); err == nil {
+	if got, err := keys.ParseOrigins(append(value, 0), len(want)); err == nil {
 		t.Errorf("with a byte more %+v was read", got)
 	}
-	if _, err := keystate.ParseOrigins(keystate.AppendOrigin(keystate.AppendInputs(nil, []string{"a"}), 2, 0, 0), 1); err == nil {
+	if _, err := keys.ParseOrigins(keys.AppendOrigin(keys.AppendInputs(nil, []string{"a"}), 2, 0, 0), 1); err == nil {
 		t.Error("an input that is not named was read")
 	}
 }

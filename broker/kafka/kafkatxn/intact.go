@@ -12,15 +12,15 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Keys and windows are in topics that anybody may delete, make again, empty or restore. Then
-// duplicates pass, and results count too little. So each committed offset carries a note of
+// States are in topics that anybody may delete, make again, empty or restore. Then duplicates
+// pass, and results count too little. So each committed offset carries a note of
 // the records that it needs (package marks). They are compared with the topics at the start,
 // before a partition is restored, and every intactEvery. Two looks must agree.
 
@@ -295,7 +295,7 @@ func (t losses) watchIntact(ctx context.Context) error {
 // sameTopics returns an error if a topic is another one than at the start, or was deleted.
 // missing has the topics that were missing at the last look.
 func (t losses) sameTopics(ctx context.Context, missing map[string]bool) error {
-	was, holds := map[string]keystate.TopicID{}, map[string]bool{}
+	was, holds := map[string]state.ID{}, map[string]bool{}
 	for _, topic := range t.decided {
 		was[topic], holds[topic] = t.topics[topic], true
 		for _, c := range t.changelogs[topic] {
@@ -315,7 +315,7 @@ func (t losses) sameTopics(ctx context.Context, missing map[string]bool) error {
 		switch {
 		case gone && missing[name] && holds[name]: // a broker that has just started knows no topics
 			return cluster.Damaged("kafka: topic %s, which holds what the pipeline remembers, was deleted: stop the pipeline, and start it again to see what can be done", name)
-		case topic.Err == nil && keystate.TopicID(topic.ID) != id && topic.ID != (kadm.TopicID{}) && id != (keystate.TopicID{}):
+		case topic.Err == nil && state.ID(topic.ID) != id && topic.ID != (kadm.TopicID{}) && id != (state.ID{}):
 			return cluster.Damaged("kafka: topic %s was deleted and made again while the pipeline used it: start the pipeline again to see what can be done", name)
 		}
 		missing[name] = gone

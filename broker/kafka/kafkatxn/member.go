@@ -37,6 +37,12 @@ func (m *member) waitsFor(what string, records int) { m.t.health.waitsFor(m.name
 // rebalance twice, which aborts the transactions of other members.
 func (m *member) persist(ctx context.Context, live func(ctx context.Context) error) error {
 	t := m.t
+	if t.hooks.hold != nil {
+		select {
+		case <-t.hooks.hold:
+		case <-ctx.Done():
+		}
+	}
 	longest := min(5*time.Second, t.timeouts.Session/4)
 	for failures := 0; ctx.Err() == nil; {
 		began := time.Now()
@@ -60,6 +66,23 @@ func (m *member) persist(ctx context.Context, live func(ctx context.Context) err
 		}
 	}
 	return nil
+}
+
+// serve opens a client and works with it until ctx ends, the client is unusable or the member is
+// replaced. The last calls may be made a while after ctx has ended.
+func (m *member) serve(ctx context.Context, open func(ctx context.Context) error, loop func(ctx, last context.Context) error) error {
+	last, cancel := cluster.Lasting(ctx, m.t.timeouts.Shutdown)
+	defer cancel()
+	m.waitsFor("the assignment of partitions by the group", 0)
+	defer m.waitsFor("", 0)
+	err := open(ctx)
+	if err == nil {
+		err = loop(ctx, last)
+	}
+	if m.replaced(ctx, err) {
+		return fmt.Errorf("kafka: %w: %w", kafka.ErrFenced, err)
+	}
+	return err
 }
 
 // fatal reports whether a restart does not help against an error. A login without a token, while the

@@ -7,9 +7,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/key"
@@ -36,11 +34,11 @@ type TransactorOptions struct {
 	Name string
 	// Client configures how to reach the brokers: seed brokers, TLS, SASL. The
 	// Transactor creates several clients with it. It cannot change the settings that
-	// transactions need.
+	// transactions need, and Run refuses a pool for decompressed bytes.
 	Client []kgo.Opt
 	// Group is the consumer group.
 	Group string
-	// Member names this process in the group.
+	// Member names the members of the group that run in this process.
 	Member Member
 	// Inputs are the topics to read. A key belongs to one topic: the same key in two
 	// topics has an effect in each.
@@ -80,7 +78,7 @@ type TransactorOptions struct {
 	// Defaults to none.
 	Aggregate *stream.Aggregate
 	// Keep says which record of a key takes effect, instead of the first one. Records that
-	// are held, and versions, are in the topic of Aggregate's windows. It cannot be
+	// are held, and versions, are in the topic named Group and "-state", too. It cannot be
 	// combined with Aggregate. Failure and Parked apply to records that cannot be held.
 	// Defaults to none.
 	Keep *stream.Keep
@@ -115,8 +113,8 @@ type hooks struct {
 	hold       chan struct{} // sessions start when it is closed
 	skipSample bool          // the inputs are not sampled
 	results    int           // how many results one transaction writes
-	slack      int64         // how long a changelog of windows is not rewritten; 0 is the default
-	fileSize   int64         // how large a file of the copy of windows becomes; 0 is the default
+	slack      int64         // how long a changelog of a state is not rewritten; 0 is the default
+	fileSize   int64         // how large a file of its copy becomes; 0 is the default
 }
 
 // KeyOptions say how the id of a message is found.
@@ -133,7 +131,8 @@ type KeyOptions struct {
 	OnMissing pipeline.Missing
 }
 
-// Member names a process in its group.
+// Member says how the members that run in this process are named in their group, and how many
+// there are.
 type Member struct {
 	// Instance is unique among the processes of the group, and stays the same after a
 	// restart: the broker then returns the partitions immediately, and ends the
@@ -236,19 +235,21 @@ func (o *TransactorOptions) defaults() {
 	set(&o.Timeouts.Session, 10*time.Second)
 	set(&o.Member.Sessions, 2)
 	set(&o.Timeouts.Shutdown, 25*time.Second)
-	if o.Repartition != nil {
-		o.Repartition = o.Repartition.withDefaults(o.Group)
-	}
-	if o.Aggregate != nil {
-		o.Aggregate = o.Aggregate.WithDefaults()
-	}
-	if o.Keep != nil {
-		o.Keep = o.Keep.WithDefaults()
-	}
+	o.Repartition = withDefaults(o.Repartition, func(r *Repartition) *Repartition { return r.withDefaults(o.Group) })
+	o.Aggregate = withDefaults(o.Aggregate, (*stream.Aggregate).WithDefaults)
+	o.Keep = withDefaults(o.Keep, (*stream.Keep).WithDefaults)
 	set(&o.results, mostResults)
 	if o.files == nil {
 		o.files = vfs.OS{}
 	}
+}
+
+// withDefaults returns a copy of options with their defaults, or nil without them.
+func withDefaults[T any](options *T, defaults func(*T) *T) *T {
+	if options == nil {
+		return nil
+	}
+	return defaults(options)
 }
 
 // set gives a field its default.
@@ -341,34 +342,14 @@ func (o *TransactorOptions) chain() *operator.Plan {
 		Keep: o.Keep, Tables: o.Tables, FilterMap: o.FilterMap, Aggregate: o.Aggregate, Transform: o.Transform,
 		Output: o.Output.Topic, SamePartition: o.Output.SamePartition, KeyHeaders: o.Output.KeyHeaders,
 		Parked: o.Parked, Failure: o.Failure, Most: o.Timeouts.Transaction,
-		Times: operator.Times{On: o.EventTime != nil, Unit: stream.Milliseconds, Idle: semel.Forever},
 	}
 	if e := o.EventTime; e != nil {
-		c.EventTime, c.Late, c.DeliverLate = true, e.OnLate, e.DeliverLate
-	}
-	holds := false
-	if agg := o.Aggregate; agg != nil {
-		c.Times = operator.Times{On: true, All: true, Rule: agg.Time, Unit: agg.Unit, Ahead: agg.MaxAhead, Behind: agg.MaxBehind, Idle: agg.Idle}
-		c.Early = agg.Early
-	} else if k := o.Keep; k != nil {
-		c.Times.Ahead, c.Times.Behind = k.MaxAhead, k.MaxBehind
-		if holds = k.Holds(); holds {
-			c.Times.On, c.Times.Idle = true, k.Idle
-		}
-		c.Times.Rule, c.Times.Unit = k.TimeRule(), k.Unit
+		c.Times, c.Late, c.DeliverLate = operator.Times{On: true, Keys: true, Grace: e.Grace}, e.OnLate, e.DeliverLate
 	}
 	if o.Repartition != nil {
 		c.Inputs = o.Inputs
-		c.Times.BySource = o.Aggregate != nil || holds
 	}
-	if c.Times.Rule == nil {
-		c.Times.Unit = stream.Milliseconds
-	}
-	plan := operator.NewPlan(c)
-	// With windows or held records the time of the others could make the record late. With
-	// Repartition the record is a copy, which is deleted behind the committed offset.
-	c.MayWait = !plan.HasState() && o.Repartition == nil && slices.ContainsFunc(o.Tables, func(t *stream.Table) bool { return t != nil && t.Missing == stream.MissingWait })
-	return plan
+	return operator.NewPlan(c)
 }
 
 // decided returns the topics whose records sessions decide.
@@ -419,18 +400,6 @@ func (o *TransactorOptions) validateKeep(wrong *invalid.List) {
 	if o.Keep.Holds() && o.Transform != nil {
 		wrong.Add("Keep: messages that are held have no Transform. Transform them with a pipeline behind it")
 	}
-}
-
-// windowing says how long keys are remembered, and by which time.
-func (o *TransactorOptions) windowing() (keystate.Windowing, error) {
-	e := o.EventTime
-	if k := o.Keep; k != nil && k.First != nil {
-		e = &EventTime{Grace: k.Grace}
-	}
-	if e == nil {
-		return keystate.NewWindowing(o.Window, false, 0)
-	}
-	return keystate.NewWindowing(o.Window, true, e.Grace)
 }
 
 func (o *TransactorOptions) validateTables(wrong *invalid.List) {

@@ -33,6 +33,15 @@ func (b *bubble) rowWriter(id string) *kgo.Client {
 	return writer
 }
 
+// openRows returns a writer whose transaction with rows is open.
+func (b *bubble) openRows(id string, rows ...*kgo.Record) *kgo.Client {
+	b.Helper()
+	writer := b.rowWriter(id)
+	kafkatest.Must(b.T, writer.BeginTransaction())
+	kafkatest.Must(b.T, writer.ProduceSync(b.Context(), rows...).FirstErr())
+	return writer
+}
+
 // noted returns the offsets that are noted as those of waiting records.
 func (b *bubble) noted() (list []string) {
 	b.Helper()
@@ -75,9 +84,7 @@ func TestARecordThatWaitsLetsOthersPass(t *testing.T) {
 			b.Write(say(0, "first", "0", "ann"))
 			p := b.start(opts)
 			p.Wait(2, kafkatest.Settled) // one of them has no id and is parked
-			writer := b.rowWriter("rows")
-			kafkatest.Must(t, writer.BeginTransaction())
-			kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now())).FirstErr())
+			writer := b.openRows("rows", customer(0, "bob", "Bob", time.Now()))
 			b.Write(
 				say(0, "a", "1", "bob"), // waits
 				say(0, "b", "2", "ann"), // passes
@@ -146,9 +153,7 @@ func TestRecordsWaitAgainAfterAnAbort(t *testing.T) {
 		}
 		p := b.start(opts)
 		p.Wait(1, kafkatest.Settled)
-		writer := b.rowWriter("rows")
-		kafkatest.Must(t, writer.BeginTransaction())
-		kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now()), customer(0, "eve", "Eve", time.Now())).FirstErr())
+		writer := b.openRows("rows", customer(0, "bob", "Bob", time.Now()), customer(0, "eve", "Eve", time.Now()))
 		b.Write(order(0, "1", "eve"), order(0, "2", "bob"), order(0, "3", "ann"))
 		p.Wait(2, kafkatest.Settled)
 		kafkatest.Must(t, writer.EndTransaction(b.Context(), kgo.TryCommit))
@@ -168,9 +173,7 @@ func TestManyRecordsWait(t *testing.T) {
 		b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "first", "ann"))
 		p := b.start(b.joining(&stream.Table{Missing: stream.MissingWait}))
 		p.Wait(1, kafkatest.Settled)
-		writer := b.rowWriter("rows")
-		kafkatest.Must(t, writer.BeginTransaction())
-		kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now())).FirstErr())
+		writer := b.openRows("rows", customer(0, "bob", "Bob", time.Now()))
 		var orders []*kgo.Record
 		for i := range pending.Most {
 			orders = append(orders, order(0, fmt.Sprint(i), "bob"))
@@ -220,9 +223,7 @@ func TestABrokerThatTakesNoNotesIsRefused(t *testing.T) {
 			}
 			return resp, nil, long
 		})
-		writer := b.rowWriter("rows")
-		kafkatest.Must(t, writer.BeginTransaction())
-		kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now())).FirstErr())
+		b.openRows("rows", customer(0, "bob", "Bob", time.Now()))
 		for i := range 60 {
 			b.Write(order(0, fmt.Sprint(i), "bob"))
 		}
@@ -360,9 +361,7 @@ func TestARecordWaitsForAReadingThatBeginsLater(t *testing.T) {
 		p := b.start(b.joining(&stream.Table{Missing: stream.MissingWait}))
 		p.Wait(1, kafkatest.Settled)
 		begin := func(name string) (end func()) {
-			writer := b.rowWriter(name)
-			kafkatest.Must(t, writer.BeginTransaction())
-			kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, name, name, time.Now())).FirstErr())
+			writer := b.openRows(name, customer(0, name, name, time.Now()))
 			return func() { kafkatest.Must(t, writer.EndTransaction(b.Context(), kgo.TryCommit)) }
 		}
 		bob := begin("bob")
@@ -421,9 +420,7 @@ func TestAReadingOfOnePartitionParksNothingOfAnother(t *testing.T) {
 				<-entered
 				b.Write(say(0, "a", "ann")) // the client waits for the session with these
 				time.Sleep(time.Second)
-				writer := b.rowWriter("rows")
-				kafkatest.Must(t, writer.BeginTransaction())
-				kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(open, "bob", "Bob", now)).FirstErr())
+				writer := b.openRows("rows", customer(open, "bob", "Bob", now))
 				b.Write(say(1-open, "none", "x"), say(open, "late", "bob"))
 				time.Sleep(time.Second)
 				close(leave)
@@ -464,9 +461,7 @@ func TestRecordsThatWaitAndAreLostAreRefused(t *testing.T) {
 			opts := b.joining(&stream.Table{Missing: stream.MissingWait})
 			p := b.start(opts)
 			p.Wait(1, kafkatest.Settled)
-			writer := b.rowWriter("rows")
-			kafkatest.Must(t, writer.BeginTransaction())
-			kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now())).FirstErr())
+			b.openRows("rows", customer(0, "bob", "Bob", time.Now()))
 			b.Write(order(0, "1", "bob"), order(0, "2", "ann"))
 			p.Wait(2, kafkatest.Settled)
 			p.Stop()
@@ -495,9 +490,7 @@ func TestARecordThatIsCompactedAwayWhileItWaitsIsReported(t *testing.T) {
 				opts := b.joining(&stream.Table{Missing: stream.MissingWait})
 				p := b.start(opts)
 				p.Wait(1, kafkatest.Settled)
-				writer := b.rowWriter("rows")
-				kafkatest.Must(t, writer.BeginTransaction())
-				kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now()), customer(0, "eve", "Eve", time.Now())).FirstErr())
+				writer := b.openRows("rows", customer(0, "bob", "Bob", time.Now()), customer(0, "eve", "Eve", time.Now()))
 				b.Write(order(0, "a", "bob")) // waits, and is compacted away
 				for _, r := range more {
 					b.Write(r)
@@ -545,9 +538,7 @@ func TestOptionsThatLetNoneWaitAreRefusedWhileRecordsWait(t *testing.T) {
 			opts := b.joining(&stream.Table{Missing: stream.MissingWait})
 			p := b.start(opts)
 			p.Wait(1, kafkatest.Settled)
-			writer := b.rowWriter("rows")
-			kafkatest.Must(t, writer.BeginTransaction())
-			kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now())).FirstErr())
+			writer := b.openRows("rows", customer(0, "bob", "Bob", time.Now()))
 			b.Write(order(0, "1", "bob"), order(0, "2", "ann"))
 			p.Wait(2, kafkatest.Settled)
 			p.Stop()

@@ -345,6 +345,18 @@ func TestContradictingOptionsAreRefused(t *testing.T) {
 			run(t, b, opts, "cleanup.policy compact")
 		})
 	})
+	t.Run("pools", func(t *testing.T) {
+		t.Parallel()
+		inBubble(t, 1, func(b *bubble) {
+			opts := b.options()
+			opts.Client = append(opts.Client, kgo.WithPools(kafkatest.BytesPool{}))
+			tr, err := NewTransactor(&opts)
+			kafkatest.Must(t, err)
+			if err := tr.Run(b.Context()); !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), "kgo.WithPools has a pool for decompressed bytes") {
+				t.Errorf("it ended with %v", err)
+			}
+		})
+	})
 	t.Run("brokers", func(t *testing.T) {
 		t.Parallel()
 		inBubble(t, 1, func(b *bubble) {

@@ -140,11 +140,15 @@ func (t checks) checkParked(ctx context.Context, adm *kadm.Client, partitions in
 		return fmt.Errorf("kafka: topic %s: %w", t.chain.Parked, err)
 	}
 	forever := map[string]*string{"retention.ms": kadm.StringPtr("-1"), "retention.bytes": kadm.StringPtr("-1")}
-	_, err = adm.CreateTopic(ctx, int32(partitions), -1, forever, t.chain.Parked)
-	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
-		return fmt.Errorf("kafka: create dead-letter topic %s: %w", t.chain.Parked, err)
+	return createTopic(ctx, adm, "dead-letter topic", t.chain.Parked, partitions, forever)
+}
+
+// createTopic creates a topic, and returns an error that says to check again.
+func createTopic(ctx context.Context, adm *kadm.Client, what, name string, partitions int, settings map[string]*string) error {
+	if _, err := adm.CreateTopic(ctx, int32(partitions), -1, settings, name); err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+		return fmt.Errorf("kafka: create %s %s: %w", what, name, err)
 	}
-	return kerr.LeaderNotAvailable // check again
+	return kerr.LeaderNotAvailable
 }
 
 // checkBrokers refuses brokers that do not fence a replaced member.
@@ -206,10 +210,7 @@ func (t checks) createChangelog(ctx context.Context, adm *kadm.Client, c *change
 	if c.segment != "" {
 		settings["segment.bytes"] = &c.segment
 	}
-	if _, err := adm.CreateTopic(ctx, int32(partitions), -1, settings, c.name); err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
-		return fmt.Errorf("kafka: create %s %s: %w", c.what, c.name, err)
-	}
-	return kerr.LeaderNotAvailable // check again
+	return createTopic(ctx, adm, c.what, c.name, partitions, settings)
 }
 
 // checkSettings refuses a topic that loses state. Hidden settings are trusted.
@@ -253,4 +254,40 @@ func (t checks) keysLost(ctx context.Context, c *changelog, create, read string)
 	}
 	return fmt.Errorf("kafka: group %s has read %s, and changelog %s, which holds its keys, %w: repeated records would take effect again. %sIf there were no keys, because the offsets are another consumer's or were set by hand, or to start without them, create it: %s. If Semel has read the input before, also %s",
 		t.chain.Group, c.of, c.name, errNoTopic, hint, create, losses(t).acceptLoss(c.of))
+}
+
+// checkTables refuses unsuitable topics of tables, and returns them. inputs are the topics
+// that are read.
+func (t checks) checkTables(ctx context.Context, adm *kadm.Client, inputs kadm.TopicDetails) (kadm.TopicDetails, error) {
+	all := kadm.TopicDetails{}
+	for _, table := range t.chain.Tables {
+		name := table.Topic
+		if all.Has(name) {
+			continue
+		}
+		topics, err := adm.ListTopics(ctx, name)
+		if err != nil {
+			return nil, fmt.Errorf("kafka: list topics: %w", err)
+		}
+		topic := topics[name]
+		if errors.Is(topic.Err, kerr.UnknownTopicOrPartition) {
+			return nil, fmt.Errorf("kafka: table %s: %w", table.Title(), &cluster.MissingTopicError{Topic: name})
+		} else if topic.Err != nil {
+			return nil, fmt.Errorf("kafka: table topic %s: %w", name, topic.Err)
+		}
+		all[name] = topic
+		for _, input := range t.inputs {
+			if have, need := len(topic.Partitions), len(inputs[input].Partitions); table.Local && have != need {
+				return nil, fmt.Errorf("kafka: table topic %s has %d partitions and %s %d, so rows and messages are not in the same partitions: write read: global (Local: false): %w", name, have, input, need, semel.ErrInvalidRequest)
+			}
+		}
+		configs, err := cluster.TopicSettings(ctx, adm, name)
+		if err != nil {
+			return nil, err
+		}
+		if found, cost, remedy := cluster.TableProblem(cluster.Settings(configs, name), table.History); found != "" {
+			return nil, fmt.Errorf("kafka: table topic %s has %s: %s: %s: %w", name, found, cost, remedy, semel.ErrInvalidRequest)
+		}
+	}
+	return all, nil
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/repartition"
-	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -69,27 +68,26 @@ func (*repartitioned) fromEnd() bool { return false }
 
 func (*repartitioned) original() func(*kgo.Record) { return new(repartition.Originals).Unwrap }
 
-func (t *repartitioned) partitionOf() func([]byte) int32 { return t.partitioner().Of }
+func (t *repartitioned) elsewhere() func([]byte, int32) bool {
+	p := t.partitioner()
+	return func(group []byte, partition int32) bool { return p.Of(group) != partition }
+}
 
-func (t *repartitioned) members(number int) []groupMember { return []groupMember{newCopier(t, number)} }
+func (t *repartitioned) members(number int) []run { return []run{newCopier(t, number).run} }
 
 // sample implements source: records of a key come to one partition anyway.
 func (*repartitioned) sample(context.Context) error { return nil }
 
 // partitioner chooses the partitions of copies.
 func (t *repartitioned) partitioner() *repartition.Partitioner {
-	opts := repartition.PartitionerOptions{
+	return repartition.NewPartitioner(repartition.PartitionerOptions{
 		Rule: t.chain.Rule, Scope: t.chain.Scope, Hash: t.chain.OnMissing == pipeline.MissingHash,
 		Unwrap: t.chain.Unwrap, Topic: t.topic, Partitions: t.copyPartitions, Identities: t.identities,
-		Time: t.chain.Times.Rule, Unit: t.chain.Times.Unit,
-	}
-	if t.chain.Aggregate != nil {
-		opts.By = t.chain.Aggregate.By
-		opts.FilterMap = func(ctx context.Context, d pipeline.Delivery) ([]byte, bool, error) {
+		Time: t.chain.Times.Rule, Unit: t.chain.Times.Unit, By: t.chain.By(),
+		FilterMap: func(ctx context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 			return t.chain.CallFilterMap(ctx, &d, t.timeouts.Transaction)
-		}
-	}
-	return repartition.NewPartitioner(opts)
+		},
+	})
 }
 
 // check implements source. It creates a missing topic between the stages, and refuses one that
@@ -166,11 +164,7 @@ func (t *repartitioned) create(ctx context.Context, adm *kadm.Client, topics kad
 	if largest > 0 {
 		settings["max.message.bytes"] = kadm.StringPtr(strconv.Itoa(largest + copyHeadroom))
 	}
-	_, err = adm.CreateTopic(ctx, int32(partitions), -1, settings, t.topic)
-	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
-		return fmt.Errorf("kafka: create repartition topic %s: %w", t.topic, err)
-	}
-	return kerr.LeaderNotAvailable // check again
+	return createTopic(ctx, adm, "repartition topic", t.topic, partitions, settings)
 }
 
 // copyHeadroom is how much longer a copy may be than its record: the id, the key and
@@ -255,17 +249,13 @@ const tidyEvery = 30 * time.Second
 // tidy implements source. Every process does it; a repeated deletion costs nothing.
 func (t *repartitioned) tidy(ctx context.Context) {
 	done := map[int32]int64{}
-	refused := ""
-	for retry.Sleep(ctx, tidyEvery) == nil {
+	trimmer{t.Transactor}.repeat(ctx, tidyEvery, "what was read of "+t.topic+" stays until its retention ends", func() error {
 		err := t.deleteDecided(ctx, done)
-		if err == nil || ctx.Err() != nil || transient(err) {
-			continue
+		if err != nil && transient(err) {
+			return nil
 		}
-		if err.Error() != refused { // report each error once
-			refused = err.Error()
-			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "what was read of " + t.topic + " stays until its retention ends", Err: err})
-		}
-	}
+		return err
+	})
 }
 
 // deleteDecided deletes copies before the committed offsets. done has those up to which they are
@@ -281,12 +271,8 @@ func (t *repartitioned) deleteDecided(ctx context.Context, done map[int32]int64)
 			upTo.AddOffset(t.topic, number, o.At, -1)
 		}
 	}
-	deleted, err := t.adm().DeleteRecords(ctx, upTo)
-	if err == nil {
-		err = deleted.Error()
-	}
-	if err != nil {
-		return fmt.Errorf("kafka: delete from %s: %w", t.topic, err)
+	if err := (trimmer{t.Transactor}).cutOff(ctx, upTo); err != nil {
+		return err
 	}
 	upTo.Each(func(o kadm.Offset) { done[o.Partition] = o.At })
 	return nil

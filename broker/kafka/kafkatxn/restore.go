@@ -16,7 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keys"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/watermarks"
@@ -181,7 +181,7 @@ func (t restorer) load(ctx context.Context, id cluster.Partition, at *slot) erro
 func (t restorer) logs(id cluster.Partition, at *slot) (list []state.LogOptions) {
 	news := [...]func(copy *state.Disk) state.State{
 		func(*state.Disk) state.State {
-			at.keys = keystate.New(t.keysOf(id.Topic))
+			at.keys = keys.New(t.keysOf(id.Topic))
 			return at.keys
 		},
 		func(copy *state.Disk) state.State {
@@ -206,23 +206,20 @@ func (t restorer) logs(id cluster.Partition, at *slot) (list []state.LogOptions)
 }
 
 // keysOf returns the options of the keys of a topic that is decided.
-func (t restorer) keysOf(topic string) *keystate.Options {
-	return &keystate.Options{Windowing: &t.windows, Topic: t.topics[topic], Inputs: t.header, Now: t.now,
+func (t restorer) keysOf(topic string) *keys.Options {
+	return &keys.Options{Windowing: &t.windows, Topic: t.topics[topic], Inputs: t.header, Now: t.now,
 		Rule: pipeline.RuleText(t.chain.Rule.String(), t.chain.Unwrap), Scope: t.chain.Scope, Same: t.sameKeys}
 }
 
 // newStore makes an empty state of an operator for a slot, with its clock.
 func (t restorer) newStore(id cluster.Partition, at *slot, copy *state.Disk) {
-	store := t.chain.NewStore()
-	var sources *watermarks.Sources
-	of := state.Of{Definition: state.Definition(t.chain.Text()), Text: t.chain.Text(), Topic: t.topics[id.Topic]}
+	at.store = t.chain.NewStore()
+	at.clock = watermarks.Single{State: at.store}
 	if t.chain.Times.BySource {
-		sources = watermarks.NewSources(t.sources, store.StoredSources, t.chain.Times.Ahead.Milliseconds())
-		store.Bind(of, copy, sources, t.hooks.slack)
-	} else {
-		store.Bind(of, copy, nil, t.hooks.slack)
+		at.clock = watermarks.NewSources(at.store, t.sources, t.chain.Times.Ahead.Milliseconds())
 	}
-	at.store, at.clock = store, watermarks.NewClock(store, sources)
+	of := state.Of{Definition: state.Definition(t.chain.Text()), Text: t.chain.Text(), Topic: t.topics[id.Topic]}
+	at.store.Bind(of, copy, at.clock, t.hooks.slack)
 }
 
 // disk returns where the copy of a changelog partition is, or nil without a directory.

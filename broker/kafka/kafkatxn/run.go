@@ -17,7 +17,7 @@ import (
 
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keys"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
 	"github.com/semel-dev/semel/doctor"
 	"github.com/semel-dev/semel/internal/clock"
@@ -49,7 +49,7 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 	}
 	t.health.observe, t.health.silent = t.observe, silent
 	var err error
-	if t.windows, err = o.windowing(); err != nil {
+	if t.windows, err = keys.NewWindowing(o.Window, t.chain.Times.Keys, t.chain.Times.Grace); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	names := map[string][]string{}
@@ -60,7 +60,7 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 	t.chain.StateOf = func(topic string) string { return t.changelogs[topic][1].name }
 	t.source = direct{t}
 	if r := o.Repartition; r != nil {
-		t.source, t.header = &repartitioned{t, r.Topic, repartitionGroup(o.Group)}, keystate.AppendInputs(nil, o.Inputs)
+		t.source, t.header = &repartitioned{t, r.Topic, repartitionGroup(o.Group)}, keys.AppendInputs(nil, o.Inputs)
 	}
 	return t, nil
 }
@@ -86,6 +86,9 @@ func (t *Transactor) Run(ctx context.Context) error {
 		return fmt.Errorf("kafka: %w", err)
 	}
 	defer t.admin.Close()
+	if err := cluster.RefusePools(t.admin); err != nil {
+		return err
+	}
 	t.health.begin(t.admin)
 	defer t.watch(ctx)()
 	if err := (checks{t}).prepare(ctx); err != nil {
@@ -100,35 +103,16 @@ func (t *Transactor) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var running sync.WaitGroup
-	members := t.members()
-	errs := make([]error, len(members)+1)
-	var lost error
-	if t.tables != nil {
+	runs := append(t.members(), losses{t}.watchIntact)
+	errs := make([]error, len(runs))
+	for i, run := range runs {
 		running.Go(func() {
-			if errs[len(members)] = t.tables.Run(ctx); errs[len(members)] != nil {
-				cancel(errs[len(members)])
-			}
-		})
-	}
-	for i, m := range members {
-		running.Go(func() {
-			if t.hooks.hold != nil {
-				select {
-				case <-t.hooks.hold:
-				case <-ctx.Done():
-				}
-			}
-			if errs[i] = m.run(ctx); errs[i] != nil {
+			if errs[i] = run(ctx); errs[i] != nil {
 				cancel(errs[i])
 			}
 		})
 	}
 	running.Go(func() { t.watchStalls(ctx) })
-	running.Go(func() {
-		if lost = (losses{t}).watchIntact(ctx); lost != nil {
-			cancel(lost)
-		}
-	})
 	if t.state.Standby {
 		running.Go(func() { newStandby(t).run(ctx) })
 	}
@@ -136,18 +120,19 @@ func (t *Transactor) Run(ctx context.Context) error {
 	running.Go(func() { t.source.tidy(ctx) })
 	running.Wait()
 	t.slots.close()
-	return errors.Join(append(errs, lost)...)
+	return errors.Join(errs...)
 }
 
-// groupMember is a member of a group. It works until ctx ends or it cannot continue.
-type groupMember interface {
-	run(ctx context.Context) error
-}
+// run works until ctx ends or it cannot continue.
+type run func(ctx context.Context) error
 
-// members returns the members of this process.
-func (t *Transactor) members() (list []groupMember) {
+// members returns what runs the members of this process, and reads their tables.
+func (t *Transactor) members() (list []run) {
+	if t.tables != nil {
+		list = append(list, t.tables.Run)
+	}
 	for i := range t.member.Sessions {
-		list = append(append(list, newSession(t, i)), t.source.members(i)...)
+		list = append(append(list, newSession(t, i).run), t.source.members(i)...)
 	}
 	return list
 }
@@ -230,12 +215,12 @@ func (t *Transactor) held() (decided, copied []cluster.Partition) {
 	return decided, slices.Collect(maps.Keys(t.copying))
 }
 
-// Gauges returns the gauges of pipeline.SourceTraits. It returns the number of open
-// windows, or of held records or versions, of each partition that this process has, their
-// bytes, and how far its watermark is behind the clock.
+// Gauges returns the gauges of pipeline.SourceTraits: of the state of an operator in each
+// partition that this process has, the number of values, their bytes, and how far its watermark
+// is behind the clock; and of each table, its rows and its lag.
 func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 	if !t.chain.HasState() && len(t.chain.Tables) == 0 {
-		return nil, fmt.Errorf("kafka: there are no windows and tables: %w", errors.ErrUnsupported)
+		return nil, fmt.Errorf("kafka: no operator has a state, and there are no tables: %w", errors.ErrUnsupported)
 	}
 	list := t.tableGauges(ctx)
 	t.slots.each(func(id cluster.Partition, at *slot) {
@@ -248,8 +233,8 @@ func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 			list = append(list, pipeline.Gauge{Name: open, Labels: labels, Value: float64(at.open.Load())})
 		}
 		list = append(list, pipeline.Gauge{Name: "dedup.state.bytes", Labels: labels, Value: float64(at.size.Load())})
-		if t.chain.Keep == nil || t.chain.Keep.Holds() {
-			list = append(list, pipeline.Gauge{Name: "dedup.windows.lag", Labels: labels, Value: float64(t.now()-watermark) / 1000})
+		if t.chain.Times.Closes {
+			list = append(list, pipeline.Gauge{Name: "dedup.state.lag", Labels: labels, Value: float64(t.now()-watermark) / 1000})
 		}
 	})
 	return list, nil
@@ -294,7 +279,7 @@ func (t *Transactor) openTables() error {
 // Ready implements doctor.Readier. It returns nil or the reason why the Transactor does not work.
 // Run has not started, a topic is missing, no broker answers, or a member has not worked since an
 // error. Or a transaction without an end holds up a partition, a right is missing on a topic with
-// keys or windows (looked for every 10 seconds), or the Transactor stalls (see
+// state (looked for every 10 seconds), or the Transactor stalls (see
 // pipeline.EventStalled) for another reason than a transaction that will end. It blocks until ctx
 // ends at most and may be called at any time.
 func (t *Transactor) Ready(ctx context.Context) error {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
@@ -66,15 +65,12 @@ type connected struct{ *kgo.GroupTransactSession }
 
 var _ brokers = connected{}
 
-// Flush implements brokers.
 func (m connected) Flush(ctx context.Context) error { return m.Client().Flush(ctx) }
 
-// CommittedOffsets implements brokers.
 func (m connected) CommittedOffsets() map[string]map[int32]kgo.EpochOffset {
 	return m.Client().CommittedOffsets()
 }
 
-// readAgain implements brokers.
 func (m connected) readAgain(rest map[cluster.Partition]kgo.EpochOffset) {
 	cluster.ReadAgain(m.Client(), rest)
 }
@@ -134,18 +130,7 @@ func (s *session) open(ctx context.Context) error {
 // live runs one client from its start to its end.
 func (s *session) live(ctx context.Context) error {
 	defer s.leave()
-	last, cancel := cluster.Lasting(ctx, s.t.timeouts.Shutdown)
-	defer cancel()
-	s.waitsFor("the assignment of partitions by the group", 0)
-	defer s.waitsFor("", 0)
-	err := s.open(ctx)
-	if err == nil {
-		err = s.loop(ctx, last)
-	}
-	if s.replaced(ctx, err) {
-		return fmt.Errorf("kafka: %w: %w", kafka.ErrFenced, err)
-	}
-	return s.t.source.outOfRange(ctx, err)
+	return s.t.source.outOfRange(ctx, s.serve(ctx, s.open, s.loop))
 }
 
 // loop works until ctx ends or the client is unusable.

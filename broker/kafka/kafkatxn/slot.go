@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keys"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
@@ -26,9 +26,9 @@ type slot struct {
 	// The fields below are the holder's. keys are those of the partition. store is the state of
 	// an operator, or nil, and clock moves its watermark. logs are the changelogs of keys and of
 	// store, and empty if nothing is loaded.
-	keys  *keystate.State
+	keys  *keys.State
 	store operator.Store
-	clock *watermarks.Clock
+	clock watermarks.Clock
 	logs  []*state.Log
 	note  marks.Note // of the committed offset
 	// deletable are the offsets up to which the changelogs may be deleted, or 0.
@@ -109,16 +109,20 @@ func (l *slots) close() {
 	}
 }
 
+// at returns the slot of a partition. l.mu is held.
+func (l *slots) at(id cluster.Partition) *slot {
+	if l.list[id] == nil {
+		l.list[id] = &slot{}
+	}
+	return l.list[id]
+}
+
 // take makes a session the holder of a partition's slot. It waits until another holder
 // releases it.
 func (l *slots) take(ctx context.Context, id cluster.Partition, s holder) (*slot, error) {
 	for {
 		l.mu.Lock()
-		at := l.list[id]
-		if at == nil {
-			at = &slot{}
-			l.list[id] = at
-		}
+		at := l.at(id)
 		if at.holder == nil || at.holder == s {
 			if at.holder == nil {
 				at.holder, at.decides, at.free = s, true, make(chan struct{})
@@ -150,11 +154,7 @@ func (l *slots) take(ctx context.Context, id cluster.Partition, s holder) (*slot
 func (l *slots) takeFree(id cluster.Partition, b holder) *slot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := l.list[id]
-	if at == nil {
-		at = &slot{}
-		l.list[id] = at
-	}
+	at := l.at(id)
 	if at.holder != nil || at.waiting > 0 {
 		return nil
 	}

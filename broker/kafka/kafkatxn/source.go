@@ -27,10 +27,10 @@ type source interface {
 	// that is its end.
 	start() []kgo.Opt
 	fromEnd() bool
-	// original makes the record that was read the one of an input. PartitionOf returns the
-	// partition with a group key; it is nil if another partition may have records of it too.
+	// original makes the record that was read the one of an input. Elsewhere reports whether the
+	// records with a group key are in another partition than this one.
 	original() func(*kgo.Record)
-	partitionOf() func(group []byte) int32
+	elsewhere() func(group []byte, partition int32) bool
 	// quietAt returns when the clock may move the watermark of a partition that stays without new
 	// records for an idle time, in milliseconds; or an earlier time if that is not known.
 	quietAt(p *part, idle int64) int64
@@ -39,8 +39,8 @@ type source interface {
 	// before brokers gave copied, and then the ends of the session's partitions.
 	copied(ctx context.Context, s *session) (map[cluster.Partition]int64, error)
 	settle(s *session, asked int64, copied map[cluster.Partition]int64, ends kadm.ListedOffsets)
-	// members returns the members of this process that belong to a session.
-	members(number int) []groupMember
+	// members returns what runs the members of this process that belong to a session.
+	members(number int) []run
 	// tidy deletes records that sessions have committed, until ctx ends.
 	tidy(ctx context.Context)
 
@@ -67,8 +67,8 @@ var _ source = direct{}
 func (t direct) start() []kgo.Opt                                    { return t.reset.Options() }
 func (t direct) fromEnd() bool                                       { return t.reset == kafka.ResetEnd }
 func (direct) original() func(*kgo.Record)                           { return func(*kgo.Record) {} }
-func (direct) partitionOf() func([]byte) int32                       { return nil }
-func (direct) members(int) []groupMember                             { return nil }
+func (direct) elsewhere() func([]byte, int32) bool                   { return func([]byte, int32) bool { return false } }
+func (direct) members(int) []run                                     { return nil }
 func (direct) tidy(context.Context)                                  {}
 func (direct) intact(context.Context, *kadm.Client, *presence) error { return nil }
 func (direct) lacks(cluster.Partition, int64, marks.Present) error   { return nil }
@@ -105,8 +105,8 @@ func (t direct) sample(ctx context.Context) error {
 				return err
 			}
 		}
-		if agg := t.chain.Aggregate; agg != nil && agg.By.Form() != key.FormRecordKey {
-			if err := samples.CheckGroups(ctx, input, agg.By); err != nil {
+		if by := t.chain.By(); by != nil && by.Form() != key.FormRecordKey {
+			if err := samples.CheckGroups(ctx, input, by); err != nil {
 				return err
 			}
 		}

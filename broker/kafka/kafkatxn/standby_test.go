@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keys"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/internal/digest"
 	"github.com/semel-dev/semel/pipeline"
@@ -159,19 +159,19 @@ func (b *bubble) zombie() *kgo.Client {
 // to from+n-1, as its owner with that directory would have written it.
 func (b *bubble) changelogOf(dir string, from, n int) *kgo.Record {
 	b.Helper()
-	var h keystate.Header
+	var h keys.Header
 	eachFile(b.T, dir, func(_ string, data []byte) {
 		value, _, _, _ := state.FrameAt(data[state.HeaderSize:])
-		c, err := keystate.Parse(value)
+		c, err := keys.Parse(value)
 		kafkatest.Must(b.T, err)
 		h = c.Header
 	})
 	scoped := digest.New(h.Secret).Scope("s")
-	var entries []keystate.Entry
+	var entries []keys.Entry
 	for i := from; i < from+n; i++ {
-		entries = append(entries, keystate.Entry{Digest: scoped.String(strconv.Itoa(i)), Time: time.Now().UnixMilli(), Offset: int64(i)})
+		entries = append(entries, keys.Entry{Digest: scoped.String(strconv.Itoa(i)), Time: time.Now().UnixMilli(), Offset: int64(i)})
 	}
-	return &kgo.Record{Topic: "g-keys", Value: keystate.Encode(&h, entries...)}
+	return &kgo.Record{Topic: "g-keys", Value: keys.Encode(&h, entries...)}
 }
 
 // TestAStandbyDropsRecordsThatTheBrokersLost lets the changelog end before what a standby
@@ -194,10 +194,10 @@ func TestAStandbyDropsRecordsThatTheBrokersLost(t *testing.T) {
 			if !ok {
 				t.Fatal("no frame")
 			}
-			c, err := keystate.Parse(value)
+			c, err := keys.Parse(value)
 			kafkatest.Must(t, err)
 			scoped := digest.New(c.Secret).Scope("s")
-			value = keystate.Encode(&c.Header, keystate.Entry{Digest: scoped.String("10"), Time: time.Now().UnixMilli(), Offset: 3})
+			value = keys.Encode(&c.Header, keys.Entry{Digest: scoped.String("10"), Time: time.Now().UnixMilli(), Offset: 3})
 			data = state.AppendFrame(data[:state.HeaderSize:state.HeaderSize], value, before, behind)
 			kafkatest.Must(t, os.WriteFile(name, append(data, value...), 0o600))
 		})

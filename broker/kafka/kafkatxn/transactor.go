@@ -15,8 +15,9 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keys"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
 	"github.com/semel-dev/semel/internal/clock"
 	"github.com/semel-dev/semel/internal/coarse"
@@ -35,8 +36,8 @@ type Transactor struct {
 	// decided are the topics whose records sessions decide, and changelogs hold their states.
 	decided    []string
 	changelogs changelogs
-	windows    keystate.Windowing
-	header     []byte // the start of keystate.HeaderOrigins; nil if the inputs are decided
+	windows    keys.Windowing
+	header     []byte // the start of keys.HeaderOrigins; nil if the inputs are decided
 
 	client      []kgo.Opt
 	compression kgo.CompressionCodec
@@ -50,8 +51,8 @@ type Transactor struct {
 	hooks       hooks
 	clock       *clock.Clock
 
-	admin  *kgo.Client                 // not transactional: metadata, offsets, barriers
-	topics map[string]keystate.TopicID // also of inputs
+	admin  *kgo.Client         // not transactional: metadata, offsets, barriers
+	topics map[string]state.ID // also of inputs
 	// identities are those of the inputs, by name, if the key needs a position.
 	identities  map[string]string
 	sizes       map[string]int32 // number of partitions by input topic
@@ -70,7 +71,7 @@ type Transactor struct {
 	slots   slots
 	mu      sync.Mutex                   // guards the fields below
 	copying map[cluster.Partition]string // partitions of the first stage, and the members that copy them
-	gone    map[keystate.TopicID]bool    // topics that no longer exist
+	gone    map[state.ID]bool            // topics that no longer exist
 	tables  *tables.Reader               // nil without Tables; set once, before members start
 }
 

@@ -73,7 +73,7 @@ func NewTrial(opts *TransactorOptions, now time.Time, partitions int32) (*Trial,
 	if err != nil {
 		return nil, err
 	}
-	tr.chain.Early = 0
+	tr.chain.Times.Early = 0
 	tr.clock, tr.topics, tr.sources = clock.New(o.hooks.clock, time.Time{}), map[string]state.ID{}, map[string]int32{}
 	tr.identities = map[string]string{}
 	for _, input := range tr.inputs {
@@ -107,16 +107,12 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Tria
 		r.Timestamp = now
 	}
 	r.Timestamp = time.UnixMilli(r.Timestamp.UnixMilli()) // as records have it
-	source, when := id, int64(0)
-	if t.copier != nil {
-		t.sent[source]++
-		id.Topic = t.copier.to
-		_, id.Number, when, _ = t.copier.partitioner.Choose(ctx, r) // the session meets an error of the FilterMap again
-	}
+	id, note := t.place(ctx, id, r)
 	t.assign(id)
 	if err := t.tell(); err != nil {
 		return TrialOutcome{}, err
 	}
+	note()
 	r.Offset = t.next(id)
 	if err := t.foresee(ctx, t.s.parts[id], r); err != nil {
 		return TrialOutcome{}, err
@@ -127,9 +123,6 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Tria
 	t.s.t.hooks.results = 0 // what becomes due comes with Pass
 	err := t.transact(ctx, kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: id.Topic, Partitions: []kgo.FetchPartition{{Partition: id.Number, Records: []*kgo.Record{r}}}}}}})
 	t.s.t.hooks.results = mostResults
-	if t.copier != nil {
-		t.copier.noteTime(source, when, now)
-	}
 	c := &w.env.Counts
 	o := TrialOutcome{Decision: semel.Fresh, Held: c.Held > 0, Filtered: c.Filtered > 0, Reason: pipeline.Reason(t.aside.Reason), Err: t.aside.Err, Body: r.Value, Outputs: t.outputs()}
 	switch {
@@ -149,6 +142,18 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Tria
 		o.Reason, o.Err, err = pipeline.ReasonPermanent, err, nil
 	}
 	return o, err
+}
+
+// place returns the partition in which a session reads a message of a partition, and a function
+// that notes how far that one has come then.
+func (t *Trial) place(ctx context.Context, from cluster.Partition, r *kgo.Record) (to cluster.Partition, note func()) {
+	c := t.copier
+	if c == nil {
+		return from, func() {}
+	}
+	t.sent[from]++
+	_, number, when, _ := c.partitioner.Choose(ctx, r) // the session meets an error of the FilterMap again
+	return cluster.Partition{Topic: c.to, Number: number}, func() { c.noteTime(from, when, t.now) }
 }
 
 // foresee moves the watermark by a record that is decided next. With Keep.First, a session
@@ -185,7 +190,7 @@ func (t *Trial) Pass(ctx context.Context, now time.Time) (released []*kgo.Record
 	}
 }
 
-// open reports whether there are open windows, for which a session looks.
+// open reports whether a state has values, for which a session looks.
 func (t *Trial) open() bool {
 	return t.s.anyPart(func(p *part) bool { return p.Store.Open() > 0 })
 }
@@ -218,7 +223,7 @@ func (t *Trial) release(ctx context.Context, released *[]*kgo.Record) error {
 
 // tell lets the copier say to each partition how far the messages have come.
 func (t *Trial) tell() error {
-	if t.copier == nil || t.copier.times == nil {
+	if t.copier == nil {
 		return nil
 	}
 	for id, p := range t.s.parts {
@@ -258,10 +263,7 @@ func (t *Trial) assign(id cluster.Partition) {
 		return
 	}
 	at := &slot{}
-	for _, opts := range (restorer{t.s.t}).logs(id, at) {
-		l, _ := state.OpenLog(context.Background(), opts) // without a copy on disk nothing fails
-		at.logs = append(at.logs, l)
-	}
+	_ = restorer{t.s.t}.load(context.Background(), id, at) // without a copy on disk nothing fails
 	at.keys.Begin()
 	p := &part{Chain: operator.Chain{Partition: operator.Partition{ID: id, Keys: at.keys, Store: at.store, Clock: at.clock}}, slot: at, given: true, ready: true}
 	p.Begin(t.s.t.chain, t.s.work.env)
@@ -294,13 +296,10 @@ type trialBrokers struct{ t *Trial }
 
 var _ brokers = trialBrokers{}
 
-// Begin implements brokers.
 func (trialBrokers) Begin() error { return nil }
 
-// Flush implements brokers.
 func (trialBrokers) Flush(context.Context) error { return nil }
 
-// End implements brokers.
 func (b trialBrokers) End(_ context.Context, commit kgo.TransactionEndTry) (bool, error) {
 	t := b.t
 	if commit == kgo.TryCommit {
@@ -315,7 +314,6 @@ func (b trialBrokers) End(_ context.Context, commit kgo.TransactionEndTry) (bool
 	return commit == kgo.TryCommit, nil
 }
 
-// CommittedOffsets implements brokers.
 func (b trialBrokers) CommittedOffsets() map[string]map[int32]kgo.EpochOffset { return b.t.done }
 
 // readAgain implements brokers. A transaction of a Trial has one record, and no rest.
@@ -324,10 +322,8 @@ func (trialBrokers) readAgain(map[cluster.Partition]kgo.EpochOffset) {}
 // trialObserver notes why a message was parked or dropped.
 type trialObserver struct{ t *Trial }
 
-// Observe implements semel.Observer.
 func (trialObserver) Observe(semel.Event) {}
 
-// ObservePipeline implements pipeline.Observer.
 func (o trialObserver) ObservePipeline(e pipeline.Event) {
 	if e.Kind == pipeline.EventParked || e.Kind == pipeline.EventDropped {
 		o.t.aside = e

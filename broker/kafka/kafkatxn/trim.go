@@ -23,8 +23,7 @@ const trimEvery = 10 * time.Second
 // trim deletes changelog records that sessions no longer need, until ctx ends. A
 // deletion that failed is repeated with the next one.
 func (t trimmer) trim(ctx context.Context) {
-	reported := ""
-	for retry.Sleep(ctx, trimEvery) == nil {
+	t.repeat(ctx, trimEvery, "a changelog cannot be cut off, and grows", func() error {
 		offsets := kadm.Offsets{}
 		t.slots.each(func(id cluster.Partition, at *slot) {
 			for i, c := range t.changelogs[id.Topic] {
@@ -33,13 +32,17 @@ func (t trimmer) trim(ctx context.Context) {
 				}
 			}
 		})
-		err := t.cutOff(ctx, offsets)
-		if err == nil || ctx.Err() != nil {
-			continue
-		}
-		if text := err.Error(); text != reported {
-			reported = text
-			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "a changelog cannot be cut off, and grows", Err: err})
+		return t.cutOff(ctx, offsets)
+	})
+}
+
+// repeat deletes records again and again until ctx ends. It reports an error once, with its effect.
+func (t trimmer) repeat(ctx context.Context, every time.Duration, effect string, remove func() error) {
+	reported := ""
+	for retry.Sleep(ctx, every) == nil {
+		if err := remove(); err != nil && ctx.Err() == nil && err.Error() != reported {
+			reported = err.Error()
+			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: effect, Err: err})
 		}
 	}
 }

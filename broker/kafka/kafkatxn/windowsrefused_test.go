@@ -10,7 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keys"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/internal/digest"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -51,7 +52,7 @@ func TestStateOfAnotherDefinitionIsRefused(t *testing.T) {
 			t.Parallel()
 			inBubble(t, 1, func(b *bubble) {
 				b.counts(c.was(b), "1")
-				b.refused(c.is(b), "holds windows or records that were made otherwise")
+				b.refused(c.is(b), "holds a state that was made otherwise")
 				b.counts(c.was(b), "2") // the way out that the error names
 			})
 		})
@@ -69,7 +70,7 @@ func TestStateThatIsNotOfThisGroupIsRefused(t *testing.T) {
 	}{
 		"keys of a later version": {"g-keys", func(*bubble) []byte { return []byte("later") }, "g-keys/0 at 3: no record of a changelog: start the version of Semel that wrote it"},
 		"keys of another secret": {"g-keys", func(b *bubble) []byte {
-			return keystate.Encode(&keystate.Header{Kind: keystate.KindEntries, Secret: digest.NewSecret(), Topic: keystate.TopicID(b.Cluster.TopicInfo("in").TopicID)})
+			return keys.Encode(&keys.Header{Kind: keys.KindEntries, Secret: digest.NewSecret(), Topic: state.ID(b.Cluster.TopicInfo("in").TopicID)})
 		}, "g-keys/0 at 3: it has another secret than the records before it, so another pipeline writes to its topic too"},
 		"windows of a later version": {"g-state", func(*bubble) []byte { return []byte("later") }, "no record of a topic of state: start the version of Semel that wrote it"},
 	} {

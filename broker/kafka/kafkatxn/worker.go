@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/budget"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keys"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/repartition"
 	"github.com/semel-dev/semel/pipeline"
@@ -57,10 +57,10 @@ func (w *worker) init(s *session) {
 			return t.tables.ReadToEnd(ctx, []int32{number}, func(text string) { s.waitsFor(text, w.records) })
 		}
 	}
-	e.PartitionOf, w.original = t.source.partitionOf(), t.source.original()
+	e.Elsewhere, w.original = t.source.elsewhere(), t.source.original()
 	w.promise = func(r *kgo.Record, err error) {
 		if err != nil {
-			e.Hear(r.Topic, err)
+			e.Unwritable.Hear(r.Topic, err)
 			err = cluster.WriteError(r, err)
 			w.failed.CompareAndSwap(nil, &err)
 		}
@@ -201,7 +201,7 @@ func (w *worker) withProgress(ctx, calls context.Context, p *part, records []*kg
 func (w *worker) touch(p *part) {
 	if !p.touched {
 		p.touched = true
-		p.Keys.Most = keystate.Entries(w.env.Limits.Of(p.slot.keysLog().Topic()), w.s.t.header)
+		p.Keys.Most = keys.Entries(w.env.Limits.Of(p.slot.keysLog().Topic()), w.s.t.header)
 		w.touched = append(w.touched, p)
 	}
 }

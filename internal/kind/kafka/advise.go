@@ -115,7 +115,7 @@ func deniedTopic(p *config.Pipeline, text string) (topic string, operations []st
 				}
 			}
 		}
-		for _, name := range append(source.Changelogs(p), source.Windows(p)...) {
+		for _, name := range append(source.Changelogs(p), source.States(p)...) {
 			found(name, "Read", "Write")
 		}
 		found(source.RepartitionTopic(), "Read", "Write")

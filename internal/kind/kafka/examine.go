@@ -20,7 +20,7 @@ func (s *Source) Examine(ctx context.Context, x *config.Examination) {
 		Parked: p.Parked.Topic, Window: p.Window, Transactional: x.File.Mode(p) == config.SourceIsSink,
 	}
 	if opts.Transactional {
-		opts.Changelogs, opts.Windows, opts.Repartition = s.Changelogs(p), s.Windows(p), s.RepartitionTopic()
+		opts.Changelogs, opts.States, opts.Repartition = s.Changelogs(p), s.States(p), s.RepartitionTopic()
 		opts.TransactionalID, opts.EventTime = s.transactionalID(s.usualName(p.Name))+"-0", p.Transaction.Time == "event" || p.Key.Keep != nil && p.Key.Keep.First != nil
 		for _, t := range p.Tables {
 			opts.Tables = append(opts.Tables, kafka.ExaminedTable{Name: t.Name, Topic: t.Topic, Local: t.Local, History: t.History})
@@ -136,7 +136,7 @@ func (c *Client) OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeli
 		in.Groups = []string{source.Group}
 		if f.Mode(p) == config.SourceIsSink {
 			add(append(source.Changelogs(p), source.RepartitionTopic())...)
-			add(source.Windows(p)...)
+			add(source.States(p)...)
 			for _, t := range p.Tables {
 				add(t.Topic)
 			}

@@ -294,7 +294,7 @@ func topicUses(f *config.File, p *config.Pipeline) []topicUse {
 		if p.Key.Keep != nil {
 			field, has = "key.keep", "held records or versions"
 		}
-		uses = append(uses, topicUse{sink.Brokers, source.Windows(p), nil, field, "that has the " + has, has + " would look like messages"})
+		uses = append(uses, topicUse{sink.Brokers, source.States(p), nil, field, "that has the " + has, has + " would look like messages"})
 	}
 	return uses
 }
@@ -353,8 +353,8 @@ func (s *Source) ParkedTopic() string {
 	return s.Topics[0] + "-parked"
 }
 
-// Windows implements config.TransactionalSource.
-func (s *Source) Windows(p *config.Pipeline) []string {
+// States implements config.TransactionalSource.
+func (s *Source) States(p *config.Pipeline) []string {
 	switch {
 	case p.Aggregate == nil && p.Key.Keep == nil:
 		return nil

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
@@ -30,6 +31,18 @@ func Dial(ctx context.Context, opts ...kgo.Opt) (*kgo.Client, error) {
 		return nil, err
 	}
 	return client, nil
+}
+
+// RefusePools refuses a client with a pool for decompressed bytes. Records are recycled while
+// messages still have their bytes, and such a pool gives the bytes to later records.
+func RefusePools(client *kgo.Client) error {
+	pools := reflect.ValueOf(client.OptValue(kgo.WithPools)) // a slice of an unexported type
+	for i := range pools.Len() {
+		if _, ok := pools.Index(i).Interface().(kgo.PoolDecompressBytes); ok {
+			return fmt.Errorf("kafka: Client: kgo.WithPools has a pool for decompressed bytes, which later records overwrite while messages still use them: leave it out: %w", semel.ErrInvalidRequest)
+		}
+	}
+	return nil
 }
 
 // NoBrokerError says that no broker answers. It wraps semel.ErrStoreUnavailable and the

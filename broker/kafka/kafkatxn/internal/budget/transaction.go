@@ -153,13 +153,10 @@ func (p *Patience) ask() context.Context {
 	return p.timed.Load()
 }
 
-// Done implements context.Context.
 func (p *Patience) Done() <-chan struct{} { return p.ask().Done() }
 
-// Err implements context.Context.
 func (p *Patience) Err() error { return p.ask().Err() }
 
-// Value implements context.Context.
 func (p *Patience) Value(key any) any {
 	if t := p.timed.Load(); t != nil {
 		return t.Value(key)

@@ -21,7 +21,6 @@ const (
 	usualEntry = 28
 )
 
-// Changes implements state.State.
 func (s *State) Changes(most int) (records []*kgo.Record, err error) {
 	if !s.Begin(len(s.changed) > 0, most) {
 		return nil, nil
@@ -102,7 +101,6 @@ func cutEntries(b []byte) (id []byte, list []entry, rest []byte, ok bool) {
 	return id, list, c.Rest, !c.Wrong
 }
 
-// Apply implements state.State.
 func (s *State) Apply(at int64, place state.Place) {
 	r := &s.Last
 	for rest := r.Entries; len(rest) > 0; {

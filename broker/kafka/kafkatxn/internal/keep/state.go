@@ -5,7 +5,9 @@ import (
 	"container/heap"
 	"math"
 	"slices"
+	"time"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/internal/days"
 	"github.com/semel-dev/semel/stream"
@@ -29,6 +31,32 @@ type Rule struct {
 	// Grace is how much older than the newest record a record may be. MaxAhead is how far
 	// it may be ahead of the clock.
 	Grace, MaxAhead int64
+}
+
+// RuleOf returns the rule of a Keep. Keys are remembered for a window. The rule is for one
+// State.
+func RuleOf(k *stream.Keep, window time.Duration) Rule {
+	rule := Rule{Grace: k.Grace.Milliseconds(), MaxAhead: k.MaxAhead.Milliseconds()}
+	switch {
+	case k.First != nil:
+		rule.First, rule.Apart = true, milliseconds(window)
+	case k.Newest != nil:
+		rule.Window = milliseconds(window)
+	default:
+		rule.Size, rule.Gap, rule.Most = k.Last.Size().Milliseconds(), k.Last.Gap().Milliseconds(), k.Last.Most().Milliseconds()
+		if zone := k.Last.Zone(); zone != nil {
+			rule.Days = days.New(zone, int64(k.Last.Size()/(24*time.Hour)))
+		}
+	}
+	return rule
+}
+
+// milliseconds returns the length of a window, which may be forever.
+func milliseconds(window time.Duration) int64 {
+	if window >= semel.Forever {
+		return math.MaxInt64
+	}
+	return max(window.Milliseconds(), 1)
 }
 
 // window returns the start and the end of the window that has a time.
@@ -351,7 +379,6 @@ func (s *State) Quiet(read int64) bool {
 	return true
 }
 
-// Drop implements state.State.
 func (s *State) Drop() {
 	s.Forget()
 	clear(s.changed)
@@ -362,7 +389,6 @@ func (s *State) Drop() {
 	s.popped = nil
 }
 
-// Commit implements state.State.
 func (s *State) Commit(at int64, places []state.Place) {
 	for id, list := range s.changed {
 		s.set(id, list)
@@ -447,10 +473,8 @@ func (q queue) Less(i, j int) bool {
 	return a.first < b.first
 }
 
-// Push implements heap.Interface.
 func (q *queue) Push(x any) { *q = append(*q, x.(timer)) }
 
-// Pop implements heap.Interface.
 func (q *queue) Pop() any {
 	last := len(*q) - 1
 	t := (*q)[last]

@@ -6,7 +6,6 @@ package marks
 import (
 	"encoding/base64"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,16 +36,16 @@ type Note struct {
 	Read ID // the topic of the offset
 	// Copied is the topic to which its records are copied. It is zero if they are decided.
 	Copied ID
-	// Keys is in the changelog. State is in the topic of windows or held records, and zero
-	// without them.
+	// Keys is in the changelog of keys. State is in that of the state of an operator, and zero
+	// without one.
 	Keys, State Extent
 }
 
 // Of returns Keys for 0, and State for 1.
 func (n *Note) Of(changelog int) *Extent { return [...]*Extent{&n.Keys, &n.State}[changelog] }
 
-// mostTimes is how many times an Extent has.
-const mostTimes = 8
+// MostTimes is how many times an Extent has.
+const MostTimes = 8
 
 // Wrote notes that records from one offset to another were written. Records count for a
 // time, in milliseconds.
@@ -57,12 +56,12 @@ func (e *Extent) Wrote(from, end, now, keep int64) {
 	}
 	// Each record shows that those before it are not newer. So a few that are far enough from
 	// each other say nearly as much as all, and the last one says whether any counts.
-	if n := len(e.Times); n > 1 && e.Times[n-1].At-e.Times[n-2].At < max(keep/(mostTimes-2), 1) {
+	if n := len(e.Times); n > 1 && e.Times[n-1].At-e.Times[n-2].At < max(keep/(MostTimes-2), 1) {
 		e.Times = e.Times[:n-1]
 	}
 	e.Times = append(e.Times, Time{from, now})
 	e.Times = slices.DeleteFunc(e.Times, func(t Time) bool { return t.At <= now-keep })
-	if len(e.Times) > mostTimes {
+	if len(e.Times) > MostTimes {
 		e.Times = slices.Delete(e.Times, 1, 2)
 	}
 }
@@ -180,10 +179,3 @@ func parseExtent(text string) (e Extent, err error) {
 	}
 	return e, nil
 }
-
-// Longest is the length of the longest note.
-var Longest = func() int {
-	most := Extent{Low: math.MaxInt64, End: math.MaxInt64, Times: slices.Repeat([]Time{{math.MaxInt64, 253402300800000}}, mostTimes)}
-	n := Note{Keys: most, State: Extent{Topic: ID{1}, Low: math.MaxInt64, End: math.MaxInt64}}
-	return len(n.String())
-}()

@@ -35,7 +35,7 @@ func TestDeletedChangelogRecordsAreDetected(t *testing.T) {
 	for at := int64(0); at <= now; at += 100 { // offsets 0 to 100
 		byTime.Wrote(at/100, at/100+1, at, keep)
 	}
-	if n := len(byTime.Times); n > mostTimes {
+	if n := len(byTime.Times); n > MostTimes {
 		t.Errorf("%d times are noted", n)
 	}
 	for _, c := range []struct {

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keys"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -23,7 +23,6 @@ type keying struct {
 	decides Operator // by the key
 }
 
-// Process implements Operator.
 func (k *keying) Process(ctx context.Context, r *Record) (Outcome, error) {
 	switch r.Key {
 	case KeyKnown:
@@ -57,28 +56,17 @@ var deduplicate = Kind{
 
 type dedup struct{ remembering }
 
-// Process implements Operator.
 func (d *dedup) Process(ctx context.Context, r *Record) (Outcome, error) {
 	when, reached := d.times(r)
 	switch d.Keys.Decide(&r.Digest, reached, when, r.At) {
-	case keystate.Duplicate:
+	case keys.Duplicate:
 		return d.duplicate(r)
-	case keystate.Again:
+	case keys.Again:
 		return d.again()
-	case keystate.Late:
+	case keys.Late:
 		return d.late(ctx, r, when)
 	}
 	return d.remember(ctx, r, when, &d.Counts.Fresh)
-}
-
-// times returns the time from which the key of a record counts, and the one that the partition has
-// reached with it.
-func (d *dedup) times(r *Record) (when, reached int64) {
-	if !d.EventTime {
-		return r.Now, r.Now
-	}
-	when = min(r.When, r.Now) // a record from the future counts as of now
-	return when, d.Clock.Reached(when)
 }
 
 // late decides a record that is older than what is remembered. A redriven record is never late,
@@ -106,6 +94,16 @@ type remembering struct {
 func behind(p *Partition, next Operator) remembering {
 	p.effect = remembering{p, next}
 	return p.effect
+}
+
+// times returns the time from which the key of a record counts, and the one that the partition has
+// reached with it.
+func (o *remembering) times(r *Record) (when, reached int64) {
+	if !o.Times.Keys {
+		return r.Now, r.Now
+	}
+	when = min(r.When, r.Now) // a record from the future counts as of now
+	return when, o.Clock.Reached(when)
 }
 
 // fresh passes a record on that takes effect, and counts it.

@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/budget"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keys"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/output"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
@@ -45,8 +45,8 @@ type Env struct {
 	Contents *coarse.Watch
 	// Identities are those of the inputs, by name, if the key needs a position.
 	Identities map[string]string
-	// PartitionOf returns the partition of the copies with a group key; nil without copies.
-	PartitionOf func(group []byte) int32
+	// Elsewhere reports whether records with a group key are in another partition than this one.
+	Elsewhere func(group []byte, partition int32) bool
 	// Now returns the time in milliseconds.
 	Now func() int64
 
@@ -94,13 +94,6 @@ func (e *Env) Reset() {
 	e.Deferred.Reset()
 }
 
-// Hear notes that an output could not be written because of its topic. Any goroutine may call it.
-func (e *Env) Hear(topic string, err error) {
-	if e.Transform != nil {
-		e.Unwritable.Hear(topic, err)
-	}
-}
-
 // Open returns a record that was read. With an Unwrap, the record becomes the message inside it;
 // as it was read, it is parked and stored.
 func (e *Env) Open(r *kgo.Record) Record {
@@ -140,7 +133,7 @@ func (e *Env) note(r *Record) {
 
 // Identify finds the key of a record. keys has the digests of its partition. The error is that
 // of a policy that stops.
-func (e *Env) Identify(keys *keystate.State, r *Record) error {
+func (e *Env) Identify(keys *keys.State, r *Record) error {
 	if r.Key == KeyUnreadable {
 		if e.OnMissing == pipeline.MissingStop {
 			return ToldToStop(r.Record, pipeline.ReasonUnreadable, r.Err)

@@ -10,8 +10,9 @@ import (
 
 // filterMap filters and changes records.
 var filterMap = Kind{
-	On:  func(o *Options) bool { return o.FilterMap != nil },
-	New: func(p *Partition, next Operator) Operator { return &filter{p, next} },
+	On:   func(o *Options) bool { return o.FilterMap != nil },
+	Slow: "the filter or map needs more than that: make it simpler",
+	New:  func(p *Partition, next Operator) Operator { return &filter{p, next} },
 }
 
 type filter struct {
@@ -19,7 +20,6 @@ type filter struct {
 	next Operator
 }
 
-// Process implements Operator.
 func (f *filter) Process(ctx context.Context, r *Record) (Outcome, error) {
 	redrives := f.redrives(r)
 	m, most := f.Fill(r), f.Most

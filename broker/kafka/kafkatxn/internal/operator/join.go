@@ -17,7 +17,7 @@ import (
 // joinRows treats records for which a table has no row. The functions of the user ask for the
 // rows.
 var joinRows = Kind{
-	On:  (*Options).calls,
+	On:  (*Options).callsUser,
 	New: func(p *Partition, next Operator) Operator { return &join{p, next} },
 }
 

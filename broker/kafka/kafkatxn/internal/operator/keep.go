@@ -10,36 +10,59 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keep"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keys"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/repartition"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/stream"
 )
 
-// keepOne lets one record of each key take effect: the one with the smallest time, the last of
-// a window, or each that is newer than all before. It holds records until no other record of
-// their key can replace them.
-var keepOne = Kind{
-	On:    func(o *Options) bool { return o.Keep != nil },
-	State: func(o *Options) Store { return keep.New(keep.RuleOf(o.Keep, o.Window)) },
-	Text:  func(o *Options) string { return o.Keep.String() },
-	Holds: func(o *Options) (what, loss string) {
-		if o.Keep.Newest != nil {
-			return "newest versions", "older records would take effect"
-		}
-		return "held records", "results would lack messages"
+// keepFirst lets the record of each key with the smallest time take effect. It holds records until
+// no other record of their key can replace them.
+var keepFirst = Kind{
+	On:    func(o *Options) bool { return o.Keep != nil && o.Keep.First != nil },
+	State: newKeep, Text: keepText, Holds: "held records", Gauge: keepGauge, Releases: true,
+	Times: func(o *Options, t *Times) {
+		holdTimes(o, t)
+		t.Keys, t.Grace = true, o.Keep.Grace
 	},
-	Gauge: "dedup.keep.open",
 	New: func(p *Partition, next Operator) Operator {
-		k := keeping{behind(p, next), p.Store.(*keep.State)}
-		switch {
-		case p.Keep.Newest != nil:
-			return &newest{k, fields.New(p.Keep.Newest)}
-		case p.Keep.First != nil:
-			return &earliest{holder{keeping: k}}
-		}
-		return &latest{holder{keeping: k}}
+		p.leaps = true
+		return &earliest{holder{keeping: keepingOf(p, next)}}
 	},
+}
+
+// keepLast lets the last record of each key in a window take effect. It holds records, too.
+var keepLast = Kind{
+	On:    func(o *Options) bool { return o.Keep != nil && o.Keep.Last != stream.Window{} },
+	State: newKeep, Text: keepText, Holds: "held records", Gauge: keepGauge, Releases: true,
+	Times: holdTimes,
+	New:   func(p *Partition, next Operator) Operator { return &latest{holder{keeping: keepingOf(p, next)}} },
+}
+
+// keepNewest lets each record take effect whose version is newer than all before of its key.
+var keepNewest = Kind{
+	On:    func(o *Options) bool { return o.Keep != nil && o.Keep.Newest != nil },
+	State: newKeep, Text: keepText, Holds: "newest versions", Loss: "older records would take effect", Gauge: keepGauge,
+	Times: keepTimes,
+	New: func(p *Partition, next Operator) Operator {
+		return &newest{keepingOf(p, next), fields.New(p.Keep.Newest)}
+	},
+}
+
+const keepGauge = "dedup.keep.open"
+
+func newKeep(o *Options) Store   { return keep.New(keep.RuleOf(o.Keep, o.Window)) }
+func keepText(o *Options) string { return o.Keep.String() }
+
+func keepTimes(o *Options, t *Times) {
+	k := o.Keep
+	t.Rule, t.Unit, t.Ahead, t.Behind = k.TimeRule(), k.Unit, k.MaxAhead, k.MaxBehind
+}
+
+func holdTimes(o *Options, t *Times) {
+	keepTimes(o, t)
+	t.On, t.Closes, t.Idle = true, true, o.Keep.Idle
 }
 
 type keeping struct {
@@ -47,18 +70,17 @@ type keeping struct {
 	held *keep.State
 }
 
-// newest lets records take effect whose version is newer than all before.
+func keepingOf(p *Partition, next Operator) keeping {
+	return keeping{behind(p, next), p.Store.(*keep.State)}
+}
+
 type newest struct {
 	keeping
 	versions *fields.Reader
 }
 
-// Process implements Operator.
 func (n *newest) Process(ctx context.Context, r *Record) (Outcome, error) {
-	when := r.Now
-	if n.EventTime {
-		when = min(r.When, r.Now)
-	}
+	when, _ := n.times(r)
 	n.held.See(when, r.Now)
 	id := string(r.ID)
 	version, err := n.versions.Version(n.Fill(r), keep.ParseVersion)
@@ -80,7 +102,6 @@ func (n *newest) Process(ctx context.Context, r *Record) (Outcome, error) {
 	return outcome, err
 }
 
-// earliest lets the record with the smallest time take effect.
 type earliest struct{ holder }
 
 var _ Emitter = (*earliest)(nil)
@@ -96,9 +117,9 @@ func (e *earliest) Process(ctx context.Context, r *Record) (Outcome, error) {
 		return Aside, err
 	}
 	switch e.Keys.Decide(&r.Digest, e.Clock.Reached(r.When), r.When, r.At) {
-	case keystate.Duplicate:
+	case keys.Duplicate:
 		return e.duplicate(r)
-	case keystate.Again:
+	case keys.Again:
 		return e.again()
 	}
 	return e.hold(ctx, r, e.late)
@@ -116,14 +137,13 @@ func (e *earliest) late(ctx context.Context, r *Record) (Outcome, error) {
 // take delivers a record that was held, unless another of its key took effect.
 func (e *earliest) take(ctx context.Context, r *Record) (Outcome, error) {
 	r.Digest = e.Keys.Digest(r.ID)
-	if v := e.Keys.Decide(&r.Digest, r.When, r.When, r.At); v == keystate.Duplicate || v == keystate.Again {
+	if v := e.Keys.Decide(&r.Digest, r.When, r.When, r.At); v == keys.Duplicate || v == keys.Again {
 		e.Counts.Superseded++
 		return Aside, nil
 	}
 	return e.remember(ctx, r, r.When, &e.Counts.Fresh)
 }
 
-// Emit implements Emitter.
 func (e *earliest) Emit(ctx context.Context, most int) (n int, err error) {
 	return e.held.Emit(most, e.release(ctx, e.take))
 }
@@ -131,7 +151,7 @@ func (e *earliest) Emit(ctx context.Context, most int) (n int, err error) {
 // Foresee moves the watermark by a record that is decided next, and reports whether the records
 // of its key that are due take effect before it.
 func (p *Partition) Foresee(of *kgo.Record, now int64) bool {
-	if p.Keep == nil || p.Keep.First == nil {
+	if !p.leaps {
 		return false
 	}
 	next := *of
@@ -143,12 +163,10 @@ func (p *Partition) Foresee(of *kgo.Record, now int64) bool {
 	return err == nil && p.Clock.See(r.Record, when, r.Now)
 }
 
-// latest lets the last record of a window take effect.
 type latest struct{ holder }
 
 var _ Emitter = (*latest)(nil)
 
-// Process implements Operator.
 func (l *latest) Process(ctx context.Context, r *Record) (Outcome, error) {
 	if !l.Clock.See(r.Record, r.When, r.Now) {
 		return l.ahead(ctx, r)
@@ -156,7 +174,6 @@ func (l *latest) Process(ctx context.Context, r *Record) (Outcome, error) {
 	return l.hold(ctx, r, l.late)
 }
 
-// Emit implements Emitter.
 func (l *latest) Emit(ctx context.Context, most int) (n int, err error) {
 	return l.held.Emit(most, l.release(ctx, l.fresh))
 }
@@ -202,7 +219,6 @@ func (h *holder) ahead(ctx context.Context, r *Record) (Outcome, error) {
 	return h.Park(ctx, r, pipeline.Park, pipeline.ReasonPermanent, 1, h.Times.aheadOf(r.When, r.Now))
 }
 
-// Due implements Emitter.
 func (h *holder) Due(bool) bool { return h.held.Due() }
 
 // Preview implements Emitter. What is held has no early results.

@@ -31,19 +31,18 @@ type Options struct {
 	Unwrap pipeline.Unwrapper
 	// Window is how long a key is remembered.
 	Window time.Duration
-	// EventTime says that keys are remembered by the times of records. Late is the policy for
-	// late records, unless they are delivered.
-	EventTime, DeliverLate bool
-	Late                   pipeline.Then
-	// Times says which time a record has.
-	Times Times
+	// Times says which time a record has, and by which times keys are remembered. Late is the
+	// policy for late records, unless they are delivered.
+	Times       Times
+	DeliverLate bool
+	Late        pipeline.Then
 
 	Keep      *stream.Keep
 	Tables    []*stream.Table
 	FilterMap pipeline.FilterMap
 	Aggregate *stream.Aggregate
 	Transform func(ctx context.Context, m pipeline.Delivery) ([]*kgo.Record, error)
-	// MayWait says that other records may be decided while one waits for its row.
+	// MayWait says that other records may be decided while one waits for its row. NewPlan sets it.
 	MayWait bool
 
 	// Output is the topic of outputs. SamePartition writes them to the partition with the
@@ -57,21 +56,18 @@ type Options struct {
 	StateOf func(topic string) string
 	// Inputs are the topics of which copies are decided; nil without copies.
 	Inputs []string
-	// Early is the time between early results, or 0.
-	Early time.Duration
 	// Most is how long a transaction may be open.
 	Most time.Duration
+
+	slow string // Kind.Slow of the last operator that has it
 }
 
-// calls reports whether records are given to functions of the user, which may take any time.
-func (o *Options) calls() bool { return o.Transform != nil || o.FilterMap != nil }
-
-// ReleasesSlowly reports whether records that are released are given to such functions.
-func (o *Options) ReleasesSlowly() bool { return o.calls() && o.Keep != nil }
+// callsUser reports whether records are given to functions of the user, which may take any time.
+func (o *Options) callsUser() bool { return o.slow != "" }
 
 // NewBudget returns the budget of the transactions of a member.
 func (o *Options) NewBudget(interval time.Duration) budget.Transaction {
-	return budget.NewTransaction(interval, o.Most, o.calls())
+	return budget.NewTransaction(interval, o.Most, o.callsUser())
 }
 
 // CallFilterMap calls the FilterMap. If it takes longer than most, the error is permanent, because
@@ -101,33 +97,33 @@ func (o *Options) Overdue(b *budget.Transaction, err error) error {
 		return err
 	}
 	took, overdue := b.Overdue()
-	if !overdue || !o.calls() {
+	if !overdue || !o.callsUser() {
 		return err
 	}
-	what := "the filter or map needs more than that: make it simpler"
-	if o.Transform != nil {
-		what = "the Transform needs more than that: make it quicker, or raise it"
-	}
 	return fmt.Errorf("the transaction took %v, and brokers abort it after the Timeouts.Transaction of %v: %s: %w",
-		took.Round(time.Millisecond), o.Most, what, err)
+		took.Round(time.Millisecond), o.Most, o.slow, err)
 }
 
 // Times says which time a record has: its own, or one that a rule finds in it. A time that
 // records can hardly have would close the windows of all others, or hold them for years, or make
 // keys be remembered for too long. Such a record is parked.
 type Times struct {
-	// On says that records count by a time, and All that those without a key do, too.
-	On, All bool
+	// On says that records count by a time, and All that those without a key do, too. Keys says
+	// that keys are remembered by it, with a grace.
+	On, All, Keys bool
+	Grace         time.Duration
 	// Rule finds the time in a unit; nil if the record's own time counts.
 	Rule *key.Rule
 	Unit stream.TimeUnit
 	// Ahead and Behind are how far a time may be from the clock. Behind is 0 if only times
 	// before oldest are refused.
 	Ahead, Behind time.Duration
-	// Idle is how long a partition has no new records before the clock moves its watermark.
-	Idle time.Duration
+	// Closes says that results wait for the watermark. Idle is how long a partition has no new
+	// records before the clock moves the watermark, and Early the time between early results, or 0.
+	Closes      bool
+	Idle, Early time.Duration
 	// BySource says that a partition has records of several sources, and that the slowest of them
-	// decides how far it has come.
+	// decides how far it has come. NewPlan sets it.
 	BySource bool
 }
 

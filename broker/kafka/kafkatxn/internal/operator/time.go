@@ -20,7 +20,6 @@ type timing struct {
 	next Operator
 }
 
-// Process implements Operator.
 func (t *timing) Process(ctx context.Context, r *Record) (Outcome, error) {
 	if r.Key == KeyKnown || t.Times.All && r.Key != KeyUnreadable {
 		when, err := t.timeOf(r)

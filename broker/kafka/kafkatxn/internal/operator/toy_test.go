@@ -189,7 +189,7 @@ func newToySession(t *testing.T, onDisk bool, random *rand.Rand) *toySession {
 	}
 	opts.New = func(d *state.Disk) Store {
 		store := s.plan.NewStore()
-		store.Bind(state.Of{Definition: state.Definition(s.plan.Text()), Text: s.plan.Text(), Topic: opts.Log.Input}, d, nil, 300)
+		store.Bind(state.Of{Definition: state.Definition(s.plan.Text()), Text: s.plan.Text(), Topic: opts.Log.Input}, d, state.NoSources{}, 300)
 		return store
 	}
 	s.Changelog = statetest.New(t, opts)

@@ -19,8 +19,9 @@ import (
 
 // transform writes what a function of the user makes of records.
 var transform = Kind{
-	On:  func(o *Options) bool { return o.Transform != nil },
-	New: func(p *Partition, _ Operator) Operator { return &transforming{p} },
+	On:   func(o *Options) bool { return o.Transform != nil },
+	Slow: "the Transform needs more than that: make it quicker, or raise it",
+	New:  func(p *Partition, _ Operator) Operator { return &transforming{p} },
 }
 
 type transforming struct{ *Partition }
@@ -117,7 +118,6 @@ var pass = Kind{
 
 type passing struct{ *Partition }
 
-// Process implements Operator.
 func (p *passing) Process(ctx context.Context, r *Record) (Outcome, error) {
 	headers := r.Headers
 	if p.redrives(r) > 0 {

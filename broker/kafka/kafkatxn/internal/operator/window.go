@@ -9,6 +9,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/output"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/window"
+	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 )
@@ -18,8 +19,13 @@ var aggregate = Kind{
 	On:    func(o *Options) bool { return o.Aggregate != nil },
 	State: func(o *Options) Store { return window.New(o.Aggregate) },
 	Text:  func(o *Options) string { return o.Aggregate.String() },
-	Holds: func(*Options) (what, loss string) { return "open windows", "results would lack messages" },
-	Gauge: "dedup.windows.open",
+	Holds: "open windows", Gauge: "dedup.windows.open",
+	Times: func(o *Options, t *Times) {
+		agg := o.Aggregate
+		t.On, t.All, t.Closes, t.Idle, t.Early = true, true, true, agg.Idle, agg.Early
+		t.Rule, t.Unit, t.Ahead, t.Behind = agg.Time, agg.Unit, agg.MaxAhead, agg.MaxBehind
+	},
+	By: func(o *Options) *key.Rule { return o.Aggregate.By },
 	New: func(p *Partition, _ Operator) Operator {
 		return &windowing{Partition: p, windows: p.Store.(*window.State), groups: fields.NewGroupKeys(p.Aggregate.By)}
 	},
@@ -37,7 +43,6 @@ var (
 	_ Preparer = (*windowing)(nil)
 )
 
-// Process implements Operator.
 func (w *windowing) Process(ctx context.Context, r *Record) (Outcome, error) {
 	agg := w.Aggregate
 	w.note(r)
@@ -45,7 +50,7 @@ func (w *windowing) Process(ctx context.Context, r *Record) (Outcome, error) {
 	if len(group) == 0 {
 		group, err = w.groups.Of(&w.message)
 	}
-	if err == nil && w.PartitionOf != nil && w.PartitionOf(group) != w.ID.Number { // where it would have a window of its own
+	if err == nil && w.Elsewhere(group, w.ID.Number) { // where it would have a window of its own
 		err = semel.Permanent(fmt.Errorf("aggregate: the record was copied to the partition of another group key than %q: the filter or the map has changed since; redrive it", group))
 	}
 	if err != nil {
@@ -94,15 +99,12 @@ func (w *windowing) add(group []byte, r *Record) (v window.Verdict, err error) {
 	return w.windows.Add(&w.message, group, r.When, r.Now)
 }
 
-// Due implements Emitter.
 func (w *windowing) Due(early bool) bool { return w.windows.Due() || early && w.windows.Fresh() }
 
-// Emit implements Emitter.
 func (w *windowing) Emit(ctx context.Context, most int) (n int, err error) {
 	return w.windows.Emit(most, func(c *stream.Closed) error { return w.result(ctx, c, true) })
 }
 
-// Preview implements Emitter.
 func (w *windowing) Preview(ctx context.Context, most int) (n int, err error) {
 	return w.windows.Preview(most, func(c *stream.Closed) error { return w.result(ctx, c, false) })
 }

@@ -28,7 +28,9 @@ func TestTheLongestNoteFits(t *testing.T) {
 		t.Error("more records may wait")
 	}
 	note, commits := q.Note()
-	if len(note)+len(End)+marks.Longest > 4096 || !commits {
+	most := marks.Extent{Low: math.MaxInt64, End: math.MaxInt64, Times: slices.Repeat([]marks.Time{{Offset: math.MaxInt64, At: 253402300800000}}, marks.MostTimes)}
+	other := marks.Note{Keys: most, State: marks.Extent{Topic: marks.ID{1}, Low: math.MaxInt64, End: math.MaxInt64}}
+	if len(note)+len(End)+len(other.String()) > 4096 || !commits {
 		t.Errorf("a note has %d bytes", len(note))
 	}
 	if got, err := ParseNote(note); err != nil || !slices.Equal(got, offsets) {

@@ -36,8 +36,8 @@ type PartitionerOptions struct {
 	Hash  bool
 	// Unwrap returns the message inside a message, or is nil.
 	Unwrap pipeline.Unwrapper
-	// By finds the group key in the body that the FilterMap returns; nil without an
-	// aggregate.
+	// By finds the group key in the body that the FilterMap returns; nil if records of an id
+	// belong together.
 	By        *key.Rule
 	FilterMap pipeline.FilterMap
 	// Time finds the time of a record, in a unit; nil if the record's own time counts.

@@ -18,8 +18,7 @@ type Base[T comparable] struct {
 	// Present is how far the partition has come with the open transaction, and Committed
 	// without it.
 	Present, Committed Progress
-	// Sources know how far the sources of the partition's records have come. It is nil if the
-	// records of a partition are in one order.
+	// Sources know how far the sources of the partition's records have come.
 	Sources Sources
 	// Writer has the records of the open transaction.
 	Writer Writer
@@ -52,15 +51,22 @@ type Sources interface {
 	Forget()
 }
 
+// NoSources are those of a partition whose records are of one source.
+type NoSources struct{}
+
+func (NoSources) Text(stored string) string { return stored }
+
+func (NoSources) Forget() {}
+
 // Init makes an empty state, whose records have a form and entries that split finds. isAt
 // reports whether the changelog has the present values of an item at an offset, and the open
 // transaction does not change them.
 func (b *Base[T]) Init(form Form, split Split, isAt func(item T, at int64) bool) {
-	b.form, b.split = form, split
+	b.form, b.split, b.Sources = form, split, NoSources{}
 	b.live.Slack, b.live.Live = defaultSlack, isAt
 }
 
-// Bind says what the state is of, and sets its copy on disk and its sources, which may be nil.
+// Bind says what the state is of, and sets its sources, and its copy on disk, which may be nil.
 // slack is how long the changelog may be without being rewritten; 0 is the default.
 func (b *Base[T]) Bind(of Of, copy *Disk, sources Sources, slack int64) {
 	b.Of, b.Sources = of, sources
@@ -100,9 +106,7 @@ func (b *Base[T]) StoredSources() string { return b.Present.Sources }
 // Begin starts the records of the open transaction, and reports false if it has none. changed
 // says that it has changed values.
 func (b *Base[T]) Begin(changed bool, most int) bool {
-	if b.Sources != nil {
-		b.Present.Sources = b.Sources.Text(b.Present.Sources)
-	}
+	b.Present.Sources = b.Sources.Text(b.Present.Sources)
 	if !changed && b.Present == b.Committed {
 		return false
 	}
@@ -145,9 +149,7 @@ func (b *Base[T]) Settle(p Progress) { b.Present, b.Committed = p, p }
 // Forget discards the progress of the open transaction.
 func (b *Base[T]) Forget() {
 	b.Present = b.Committed
-	if b.Sources != nil {
-		b.Sources.Forget()
-	}
+	b.Sources.Forget()
 }
 
 // Applied makes the progress of the last record the committed one, and frees the record, whose
@@ -155,27 +157,20 @@ func (b *Base[T]) Forget() {
 func (b *Base[T]) Applied() {
 	b.Settle(b.Last.Progress)
 	b.Last = Record{}
-	if b.Sources != nil {
-		b.Sources.Forget()
-	}
+	b.Sources.Forget()
 }
 
-// Stored implements State.
 func (b *Base[T]) Stored(at int64, size int) (ends bool) {
 	b.live.Stored(at, size)
 	return false
 }
 
-// Cut implements State.
 func (b *Base[T]) Cut() (at int64, ok bool) { return b.live.Cut() }
 
-// Expect implements State.
 func (b *Base[T]) Expect(int64) {}
 
-// Barrier implements State.
 func (b *Base[T]) Barrier(nonce ID) []byte { return Barrier(b.form, nonce, b.Of.Topic) }
 
-// Read implements State.
 func (b *Base[T]) Read(value []byte) (h Header, err error) {
 	if b.Last, err = Parse(b.form, value, b.split); err != nil {
 		return h, fmt.Errorf("%w: start the version of Semel that wrote it, or use a new group: %w", err, semel.ErrInvalidRequest)
@@ -183,7 +178,7 @@ func (b *Base[T]) Read(value []byte) (h Header, err error) {
 	r := &b.Last
 	h = Header{Topic: r.Topic, Len: r.Len(), Barrier: r.Nonce != ID{}, Nonce: r.Nonce}
 	if !h.Barrier && r.Definition != b.Of.Definition {
-		err = fmt.Errorf("the topic holds windows or records that were made otherwise than by %q: their keys, sizes, times or values do not fit. Restore the former settings, or use a new group: %w", b.Of.Text, semel.ErrInvalidRequest)
+		err = fmt.Errorf("the topic holds a state that was made otherwise than by %q: its keys, sizes, times or values do not fit. Restore the former settings, or use a new group: %w", b.Of.Text, semel.ErrInvalidRequest)
 	}
 	return h, err
 }

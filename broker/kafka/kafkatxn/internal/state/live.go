@@ -52,9 +52,6 @@ func (l *liveSet[T]) Stored(at int64, size int) {
 	l.size += int64(size)
 }
 
-// Size returns the size of the records that are not cut.
-func (l *liveSet[T]) Size() int64 { return l.size }
-
 // Full reports whether the oldest values must be written again. The state has a number of
 // bytes.
 func (l *liveSet[T]) Full(state int64) bool { return l.size > l.Slack+2*state }

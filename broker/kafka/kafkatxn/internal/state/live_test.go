@@ -58,8 +58,8 @@ func TestTrimmedChangelogKeepsLiveRecords(t *testing.T) {
 				sum += int64(sizes[i])
 			}
 		}
-		if l.Size() != sum || l.Full(sum/2-51) == l.Full(sum/2-49) {
-			t.Fatalf("at %d: %d bytes, want %d", offset, l.Size(), sum)
+		if l.size != sum || l.Full(sum/2-51) == l.Full(sum/2-49) {
+			t.Fatalf("at %d: %d bytes, want %d", offset, l.size, sum)
 		}
 	}
 }

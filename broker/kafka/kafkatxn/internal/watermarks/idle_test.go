@@ -47,32 +47,39 @@ func TestIdlePartitionsAdvanceToTheClockLessIdleTimeAndMargin(t *testing.T) {
 
 func TestTimesThatWereNotStoredAreDropped(t *testing.T) {
 	a, b := cluster.Partition{Topic: "in"}, cluster.Partition{Topic: "in", Number: 1}
-	stored := ""
-	m := NewSources(map[string]int32{"in": 2}, func() string { return stored }, 0)
-	m.Times().See(a, 10)
-	m.Times().See(b, 20)
-	stored = m.Text(stored)
-	m.Times().See(a, 30)
-	if low, _ := m.Times().Low(); low != 20 {
+	var state marked
+	m := NewSources(&state, map[string]int32{"in": 2}, 0)
+	m.open().See(a, 10)
+	m.open().See(b, 20)
+	state.stored = m.Text(state.stored)
+	m.open().See(a, 30)
+	if low, _ := m.open().Low(); low != 20 {
 		t.Errorf("low is %d, want 20", low)
 	}
 	m.Forget() // the transaction is aborted
-	if low, ok := m.Times().Low(); !ok || low != 10 {
+	if low, ok := m.open().Low(); !ok || low != 10 {
 		t.Errorf("low is %d, %t, want 10", low, ok)
 	}
-	if m.MaxSize() < len(stored) {
-		t.Errorf("%d bytes are stored, and at most %d", len(stored), m.MaxSize())
+	if m.MaxSize() < len(state.stored) {
+		t.Errorf("%d bytes are stored, and at most %d", len(state.stored), m.MaxSize())
 	}
 	sizes := m.sizes
 	m.Grow(map[string]int32{"in": 1, "other": 1})
 	m.Grow(map[string]int32{"in": 3})
 	m.Forget()
-	if low, ok := m.Times().Low(); ok || sizes["in"] != 2 {
+	if low, ok := m.open().Low(); ok || sizes["in"] != 2 {
 		t.Errorf("low is %d although nothing is known of a new partition, and others have %v", low, sizes)
 	}
-	for _, c := range []*Clock{nil, NewClock(nil, nil)} {
-		if c.MaxSize() != 0 || c.Reached(7) != 7 {
-			t.Error("without sources, a record does not count by its own time")
-		}
+	if c := (Single{}); c.MaxSize() != 0 || c.Reached(7) != 7 {
+		t.Error("without several sources, a record does not count by its own time")
 	}
 }
+
+// marked is a state that has stored what is known of sources.
+type marked struct {
+	Marked
+	stored string
+}
+
+// StoredSources implements Marked.
+func (m *marked) StoredSources() string { return m.stored }

@@ -123,15 +123,6 @@ func (x *index) at(number uint32) *group {
 	return x.numbered[number]
 }
 
-// all yields all groups.
-func (x *index) all(yield func(*group) bool) {
-	for _, g := range x.numbered {
-		if g != nil && !yield(g) {
-			return
-		}
-	}
-}
-
 func (s *shard) home(hash uint32) int      { return int(hash) & (len(s.places) - 1) }
 func (s *shard) after(i int) int           { return (i + 1) & (len(s.places) - 1) }
 func (s *shard) distance(from, to int) int { return (to - from) & (len(s.places) - 1) }

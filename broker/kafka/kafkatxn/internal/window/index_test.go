@@ -11,6 +11,15 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
+// all yields all groups.
+func (x *index) all(yield func(*group) bool) {
+	for _, g := range x.numbered {
+		if g != nil && !yield(g) {
+			return
+		}
+	}
+}
+
 // TestIndexBehavesLikeAMap compares random changes with those of a map.
 func TestIndexBehavesLikeAMap(t *testing.T) {
 	t.Parallel()

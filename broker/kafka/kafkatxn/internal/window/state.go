@@ -397,7 +397,6 @@ func (s *State) Quiet(read int64) bool {
 	return due
 }
 
-// Drop implements state.State.
 func (s *State) Drop() {
 	for _, old := range s.images {
 		old.group.panes, old.group.due = slices.Clone(old.panes), old.due
@@ -415,7 +414,6 @@ func (s *State) Drop() {
 	s.end()
 }
 
-// Commit implements state.State.
 func (s *State) Commit(at int64, places []state.Place) {
 	s.leave(places)
 	for _, old := range s.images {

@@ -1,4 +1,4 @@
-package keystate
+package keys
 
 import (
 	"slices"

@@ -1,4 +1,4 @@
-package keystate
+package keys
 
 import (
 	"encoding/binary"
@@ -56,9 +56,6 @@ const (
 
 // ErrRecord says that bytes are not a record of a changelog.
 var ErrRecord = fmt.Errorf("no record of a changelog: start the version of Semel that wrote it, or use a new group: %w", semel.ErrInvalidRequest)
-
-// TopicID is the id of a topic.
-type TopicID = state.ID
 
 // Entry is a remembered key.
 type Entry struct {
@@ -126,7 +123,7 @@ type Header struct {
 	Kind       byte
 	Made       Maker
 	Secret     digest.Secret // or the nonce of a barrier
-	Topic      TopicID
+	Topic      state.ID
 	StreamTime int64
 }
 

@@ -1,4 +1,4 @@
-package keystate
+package keys
 
 import (
 	"encoding/binary"
@@ -61,12 +61,12 @@ func (m *model) decide(key int, when int64) Verdict {
 // testChangelog returns the changelog of a State, perhaps with a copy on disk.
 func testChangelog(t *testing.T, w *Windowing, now *int64, files *faultfs.FS, random *rand.Rand) *statetest.Changelog[*State] {
 	t.Helper()
-	opts := statetest.Options[*State]{Random: random, Log: state.LogOptions{Input: TopicID{7}, ByTime: true}}
+	opts := statetest.Options[*State]{Random: random, Log: state.LogOptions{Input: state.ID{7}, ByTime: true}}
 	if files != nil {
 		opts.Files = files
 	}
 	opts.New = func(*state.Disk) *State {
-		return New(&Options{Windowing: w, Topic: TopicID{7}, Now: func() int64 { return *now }})
+		return New(&Options{Windowing: w, Topic: state.ID{7}, Now: func() int64 { return *now }})
 	}
 	return statetest.New(t, opts)
 }

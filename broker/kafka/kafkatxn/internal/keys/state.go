@@ -1,4 +1,4 @@
-package keystate
+package keys
 
 import (
 	"encoding/binary"
@@ -18,7 +18,7 @@ import (
 // Windowing is how long keys are remembered, and by which time.
 type Windowing struct {
 	Window, Grace time.Duration
-	EventTime     bool // or by the clock
+	EventTime     bool // or by the clock, without a grace
 	scale         table.Scale
 }
 
@@ -36,6 +36,15 @@ func (w *Windowing) Retention() time.Duration {
 		return semel.Forever
 	}
 	return w.Window + w.Grace
+}
+
+// Present returns the time by which entries expire, in milliseconds: that up to which the partition
+// has come, or that of the clock.
+func (w *Windowing) Present(reached, clock int64) int64 {
+	if w.EventTime {
+		return reached
+	}
+	return clock
 }
 
 // expiry returns when an entry of a time, in milliseconds, expires.
@@ -92,7 +101,7 @@ var _ state.State = (*State)(nil)
 type Options struct {
 	*Windowing
 	// Topic is the input, of which the keys are.
-	Topic TopicID
+	Topic state.ID
 	// Rule finds the keys of a scope. Same says that other rules found the same ones.
 	Rule, Scope string
 	Same        bool
@@ -107,10 +116,8 @@ func New(o *Options) *State {
 	return &State{opts: o, made: MakerOf(o.Rule, o.Scope), committed: table.New[uint64](0), Most: MaxEntries, cuts: o.cuts()}
 }
 
-// Expect implements state.State.
 func (s *State) Expect(bytes int64) { s.committed = table.New[uint64](bytes / EntrySize) }
 
-// Detach implements state.State.
 func (s *State) Detach() bool { return true }
 
 // Begin makes a secret, unless the changelog has one.
@@ -128,7 +135,7 @@ func (s *State) secure(secret digest.Secret) {
 
 // mark is the table's value for a digest: the lower 48 bits of the record's offset and
 // 16 bits of its topic id.
-func mark(topic *TopicID, offset int64) uint64 {
+func mark(topic *state.ID, offset int64) uint64 {
 	tag := binary.LittleEndian.Uint64(topic[:8]) ^ binary.LittleEndian.Uint64(topic[8:])
 	tag ^= tag >> 32
 	tag ^= tag >> 16
@@ -215,21 +222,17 @@ func (s *State) Commit(int64, []state.Place) {
 	s.CommittedTime = s.StreamTime
 }
 
-// Stored implements state.State.
 func (s *State) Stored(at int64, _ int) (ends bool) {
 	s.written = true
 	return s.cuts.Note(at+1, s.StreamTime)
 }
 
-// Cut implements state.State.
 func (s *State) Cut() (at int64, ok bool) { return s.cuts.Take(s.CommittedTime) }
 
-// Barrier implements state.State.
 func (s *State) Barrier(nonce state.ID) []byte {
 	return Encode(&Header{Kind: KindBarrier, Secret: nonce, Topic: s.opts.Topic})
 }
 
-// Read implements state.State.
 func (s *State) Read(value []byte) (h state.Header, err error) {
 	if s.read, err = Parse(value); err != nil {
 		return h, err
@@ -257,11 +260,7 @@ func (s *State) Apply(int64, state.Place) {
 	}
 	s.CommittedTime = max(s.CommittedTime, s.read.StreamTime)
 	s.StreamTime = s.CommittedTime
-	now := s.opts.Now()
-	if s.opts.EventTime {
-		now = s.CommittedTime
-	}
-	s.remember(&s.read, s.opts.tick(now))
+	s.remember(&s.read, s.opts.tick(s.opts.Present(s.CommittedTime, s.opts.Now())))
 	s.read = Record{} // its bytes are of a file or a fetch
 }
 

@@ -1,0 +1,4 @@
+package state
+
+// From returns the position before the first record.
+func (d *Disk) From() int64 { return d.from }
