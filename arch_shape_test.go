@@ -40,6 +40,8 @@ var (
 		"httpidem/idemcheck.check":    {6, "a file holds the items of one chapter"},
 		"broker/brokertest.sourceEnv": {4, "a file holds the cases of one promise"},
 
+		"broker/kafka/kafkatxn/internal/window.State": {4, operators},
+
 		"broker/outbox.Source":               {5, "listening, leases and shards are not types yet"},
 		"broker/file.Source":                 {5, "the finding of files is not a type yet"},
 		"pipeline.Runner":                    {4, "one step of a message's path in a file"},
@@ -72,8 +74,9 @@ var (
 
 // Reasons of several exceptions.
 const (
-	aVerb   = "a file holds one verb of the store contract"
-	program = "the packages of the program are not divided by what they answer for yet"
+	aVerb     = "a file holds one verb of the store contract"
+	operators = "one step in the life of a window in a file: adding, emitting, storing, values on disk"
+	program   = "the packages of the program are not divided by what they answer for yet"
 )
 
 // exception is a figure that is allowed, and why.
