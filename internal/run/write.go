@@ -3,6 +3,7 @@ package run
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 
 	"github.com/semel-dev/semel"
 )
@@ -70,6 +71,9 @@ func (w *Writer) Add(entry []byte) error {
 func (w *Writer) closeBlock() error {
 	w.block = append(w.block, make([]byte, -len(w.block)&(unit-1))...)
 	b := w.block
+	if (w.off+int64(len(w.buffer)+len(b)))/unit > math.MaxUint32 {
+		return errors.New("a run cannot have more than 16 TiB")
+	}
 	binary.LittleEndian.PutUint32(b[4:], uint32(len(b)/unit))
 	binary.LittleEndian.PutUint32(b[8:], uint32(w.count))
 	binary.LittleEndian.PutUint32(b[12:], uint32(w.same))

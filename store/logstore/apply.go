@@ -211,7 +211,8 @@ func (w *worker) put(img *image, p pending) error {
 	}
 	s := &l.store.finder.index.shards[p.shard]
 	pos := img.segment.position(p.off)
-	for i := s.seek(p.tag); s.has(i, p.tag); i++ {
+	at := s.seek(p.tag)
+	for i := at; s.has(i, p.tag); i++ {
 		same, err := w.sameKey(img, s.pos(i), &d)
 		if err != nil {
 			return err
@@ -227,7 +228,7 @@ func (w *worker) put(img *image, p pending) error {
 		return nil
 	}
 	if !p.expired {
-		w.tally.insert(s, -1, p.tag, pos)
+		w.tally.insert(s, at, p.tag, pos)
 	}
 	return nil
 }

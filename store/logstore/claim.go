@@ -131,16 +131,17 @@ func (k *keys) each(ctx context.Context, o *op, n int, room func(i int) int, pla
 			if i == ahead && j-i > 1 && i < len(o.digests) { // some calls find their keys only when they decide
 				ahead = min(i+touchAhead, j)
 				near := o.digests[i:min(ahead, len(o.digests))]
-				k.finder.index.touch(near)
+				k.finder.touch(o, i, near)
 				k.claims.Touch(near)
 			}
+			o.request = i
 			if !decide(i) {
 				break
 			}
 		}
 		if o.mustRead() {
-			for behind := i + 1; behind < j; behind++ {
-				plan(behind)
+			for o.request = i + 1; o.request < j; o.request++ {
+				plan(o.request)
 			}
 		}
 		k.log.mu.Unlock()

@@ -172,17 +172,32 @@ func crashTx(ctx context.Context, s *Store, h *history, seal bool) error {
 
 // check compares a store that was opened after a crash with the history.
 func (h *history) check(s *Store) error {
-	ctx := context.Background()
-	state := func(n int) (semel.Record, error) {
-		var r [1]semel.Record
-		err := s.Look(ctx, []semel.Key{key(n)}, r[:])
-		return r[0], err
+	var numbers []int
+	for n := range h.tried {
+		numbers = append(numbers, n)
+	}
+	for n := range h.held {
+		numbers = append(numbers, n)
+	}
+	for i := range h.txTried * keysPerTx {
+		numbers = append(numbers, txBase+i)
+	}
+	for n := 500_000; n < 500_100; n++ { // were never claimed
+		numbers = append(numbers, n)
+	}
+	keys, records := make([]semel.Key, len(numbers)), make([]semel.Record, len(numbers))
+	for i, n := range numbers {
+		keys[i] = key(n)
+	}
+	if err := s.Look(context.Background(), keys, records); err != nil {
+		return err
+	}
+	state := make(map[int]semel.Record, len(numbers))
+	for i, n := range numbers {
+		state[n] = records[i]
 	}
 	for n := range h.tried {
-		r, err := state(n)
-		if err != nil {
-			return err
-		}
+		r := state[n]
 		if h.done[n] && r.State != semel.Done {
 			return fmt.Errorf("key %d was answered as done and is %s", n, r.State)
 		}
@@ -191,35 +206,28 @@ func (h *history) check(s *Store) error {
 		}
 	}
 	for n, token := range h.held {
-		r, err := state(n)
-		if err != nil {
-			return err
-		}
-		if r.State != semel.Unknown || r.Token != token {
+		if r := state[n]; r.State != semel.Unknown || r.Token != token {
 			return fmt.Errorf("held key %d is %s with token %d, want unknown with %d", n, r.State, r.Token, token)
 		}
 	}
 	return h.checkTxs(s, state)
 }
 
-func (h *history) checkTxs(s *Store, state func(n int) (semel.Record, error)) error {
+func (h *history) checkTxs(s *Store, state map[int]semel.Record) error {
 	v, _ := s.Value("position")
 	position, _ := strconv.Atoi(string(v))
 	if position < h.txs || position > h.txTried {
 		return fmt.Errorf("position is %d, %d transactions were durable and %d tried", position, h.txs, h.txTried)
 	}
 	for i := range h.txTried * keysPerTx {
-		r, err := state(txBase + i)
-		if err != nil {
-			return err
-		}
-		if want := i < position*keysPerTx; (r.State == semel.Done) != want {
+		want := i < position*keysPerTx
+		if r := state[txBase+i]; (r.State == semel.Done) != want {
 			return fmt.Errorf("key %d of the transactions is %s at position %d", i, r.State, position)
 		}
 	}
 	for n := 500_000; n < 500_100; n++ {
-		if r, err := state(n); err != nil || r.State != semel.Absent {
-			return fmt.Errorf("key %d was never claimed and is %s, %v", n, r.State, err)
+		if r := state[n]; r.State != semel.Absent {
+			return fmt.Errorf("key %d was never claimed and is %s", n, r.State)
 		}
 	}
 	return nil

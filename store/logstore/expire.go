@@ -114,8 +114,7 @@ func (m *maintenance) expireOldest(ctx context.Context) (forgotten int64, more b
 	m.log.mu.Unlock()
 	switch {
 	case dead:
-		forgotten, err = m.dropRun(ctx)
-		return forgotten, forgotten > 0, err
+		return m.dropRun(ctx)
 	case !due:
 		return 0, false, err
 	case len(runs) > 0:
@@ -188,7 +187,7 @@ func (m *maintenance) carry(ctx context.Context, g *segment) (int64, error) {
 	expired := g.summary.expired(m.log.clock.Nanos(), g.base) == g.summary.entries
 	m.log.mu.Unlock()
 	if !expired {
-		err := m.finder.visitDone(g, false, func(e *entry) bool {
+		_, err := m.finder.visitDone(g, false, func(e *entry) bool {
 			live = append(live, *e)
 			return true
 		})
@@ -338,7 +337,7 @@ func (m *maintenance) dropExpired(ctx context.Context) (int64, error) {
 		}
 		g.pin()
 		m.log.mu.Unlock()
-		err := m.finder.visitDone(g, true, func(e *entry) bool {
+		_, err := m.finder.visitDone(g, true, func(e *entry) bool {
 			m.log.mu.Lock()
 			defer m.log.mu.Unlock()
 			if m.finder.index.forget(&e.digest, g.position(e.off)) {

@@ -100,7 +100,7 @@ func (t *tally) insert(s *shard, at int, tag, pos uint64) {
 		// Fewer steps copy fewer slots and leave less garbage. A step that is too large,
 		// because the new keys stop coming, costs memory.
 		const mostGrowth = 8
-		t.rebuild(s, max(int(s.homes)*growth/16, min(t.expected, int(s.homes)*mostGrowth), 8), nil)
+		t.rebuild(s, max(int(s.homes)*growth/16, min(t.expected, int(s.homes)*mostGrowth), 8))
 		at = -1
 	}
 	i := at
@@ -135,7 +135,7 @@ func (t *tally) remove(s *shard, i int) {
 // reserve makes a shard large enough for its part of a number of keys.
 func (t *tally) reserve(s *shard, keys int64) {
 	if homes := homesOf(keys); homes > int(s.homes) {
-		t.rebuild(s, homes, nil)
+		t.rebuild(s, homes)
 	}
 }
 
@@ -146,27 +146,33 @@ func homesOf(keys int64) int {
 	return int(mean+4*math.Sqrt(mean))*16/maxLoad + 1
 }
 
-// sweep removes the slots of deleted segments.
+// sweep removes the slots of deleted segments. The others move back towards their homes, in
+// the same table, because another one for each sweep would be much garbage.
 func (t *tally) sweep(s *shard, log *segmentTable) {
-	live := 0
-	for _, slot := range s.slots {
-		if slot != 0 && log.at(slot&(1<<posBits-1)) != nil {
-			live++
-		}
-	}
-	if live == int(s.used) {
+	deleted := func(slot uint64) bool { return slot != 0 && log.at(slot&(1<<posBits-1)) == nil }
+	if !slices.ContainsFunc(s.slots, deleted) {
 		return
 	}
-	homes := int(s.homes)
-	if live*4 < homes {
-		homes = max(live*2, 8)
+	live, at := 0, 0
+	for i, slot := range s.slots {
+		s.slots[i] = 0
+		if slot == 0 || deleted(slot) {
+			continue
+		}
+		at = max(at, s.home(slot>>posBits))
+		s.slots[at] = slot
+		at++
+		live++
 	}
-	t.rebuild(s, homes, log)
+	t.count -= int64(int(s.used) - live)
+	s.used = int32(live)
+	if live*4 < int(s.homes) {
+		t.rebuild(s, max(live*2, 8))
+	}
 }
 
-// rebuild moves the slots into a table with the given number of homes. If log
-// is set, it drops slots whose segment was deleted.
-func (t *tally) rebuild(s *shard, homes int, log *segmentTable) {
+// rebuild moves the slots into a table with the given number of homes.
+func (t *tally) rebuild(s *shard, homes int) {
 	slack := 8 + homes/32
 	// The allocator rounds up. The extra slots become homes.
 	next := slices.Grow([]uint64(nil), homes+slack)
@@ -174,11 +180,9 @@ func (t *tally) rebuild(s *shard, homes int, log *segmentTable) {
 	clear(next)
 	old := s.slots
 	s.homes = int32(len(next) - slack)
-	t.count -= int64(s.used)
-	s.used = 0
 	at := 0
 	for _, slot := range old {
-		if slot == 0 || log != nil && log.at(slot&(1<<posBits-1)) == nil {
+		if slot == 0 {
 			continue
 		}
 		at = max(at, s.home(slot>>posBits))
@@ -187,9 +191,7 @@ func (t *tally) rebuild(s *shard, homes int, log *segmentTable) {
 		}
 		next[at] = slot
 		at++
-		s.used++
 	}
-	t.count += int64(s.used)
 	t.resize(s, next)
 }
 

@@ -163,15 +163,10 @@ func (in *inspector) list(ctx context.Context, filter semel.ListOptions) iter.Se
 		if filter.State != semel.Absent && filter.State != semel.Done {
 			return
 		}
-		in.listing(1)
-		defer in.listing(-1)
-		more, err := in.listRuns(ctx, filter, yield)
-		if err != nil {
-			yield(semel.Record{}, err)
-			return
-		}
-		for num := uint32(0); more; num++ {
-			num, more, err = in.listSegment(ctx, num, filter, yield)
+		l := in.beginListing()
+		defer in.endListing(l)
+		for more := true; more; {
+			more, err = in.listNext(ctx, l, filter, yield)
 			if err != nil {
 				yield(semel.Record{}, err)
 				return
@@ -196,90 +191,137 @@ func (in *inspector) listClaims(filter semel.ListOptions) ([]semel.Record, error
 	return records, nil
 }
 
-// listing begins or ends a listing. Meanwhile no segment is spilled, so that no key is
-// listed twice or not at all.
-func (in *inspector) listing(more int) {
-	if more > 0 { // wait until a spill that has begun is over
-		in.finder.runs.spills.Lock()
-		defer in.finder.runs.spills.Unlock()
-	}
+// listing is a listing that is under way. Keys leave memory meanwhile, also if it pauses: a
+// run of segments that are not yet listed is listed in their place. log.mu guards the fields.
+type listing struct {
+	runs   []*sortedRun // pinned, oldest first
+	listed int          // of them
+	next   uint32       // number of the first segment that is not listed, if it exists
+}
+
+func (in *inspector) beginListing() *listing {
 	in.log.mu.Lock()
 	defer in.log.mu.Unlock()
-	in.finder.runs.listings += more
-}
-
-// listRuns yields the done keys of the runs that no later entry hides.
-func (in *inspector) listRuns(ctx context.Context, filter semel.ListOptions, yield func(semel.Record, error) bool) (more bool, err error) {
-	in.log.mu.Lock()
-	list := slices.Clone(in.finder.runs.list)
-	for _, s := range list {
+	r := &in.finder.runs
+	l := &listing{runs: slices.Clone(r.list), next: in.log.segments.first}
+	for _, s := range l.runs {
 		s.pins++
 	}
-	in.log.mu.Unlock()
-	defer in.finder.unpinRuns(list)
-	for i, s := range list {
-		if ctx.Err() != nil {
-			return false, interrupted(ctx)
-		}
-		scan := s.Scan()
-		for scan.Next() {
-			e, ok := decodeEntry(scan.Entry(), s.base)
-			if !ok || e.kind != kindDone {
-				continue
-			}
-			var r semel.Record
-			e.fill(&r)
-			if !filter.Selects(&r) {
-				continue
-			}
-			current, err := in.finder.isCurrent(&e, list[i+1:])
-			if err != nil {
-				return false, err
-			}
-			if current && !yield(r, nil) {
-				return false, nil
-			}
-		}
-		if err := scan.Err(); err != nil {
-			return false, damaged(err)
-		}
-	}
-	return true, nil
+	r.listings = append(r.listings, l)
+	return l
 }
 
-// listSegment yields the done keys of the first segment from num on.
-func (in *inspector) listSegment(ctx context.Context, num uint32, filter semel.ListOptions, yield func(semel.Record, error) bool) (listed uint32, more bool, err error) {
+func (in *inspector) endListing(l *listing) {
+	in.log.mu.Lock()
+	r := &in.finder.runs
+	r.listings = slices.DeleteFunc(r.listings, func(other *listing) bool { return other == l })
+	in.log.mu.Unlock()
+	in.finder.unpinRuns(l.runs)
+}
+
+// listNext yields the done keys of the next run, or of the next segment if there is none. It
+// returns false at the end.
+func (in *inspector) listNext(ctx context.Context, l *listing, filter semel.ListOptions, yield func(semel.Record, error) bool) (more bool, err error) {
 	if ctx.Err() != nil {
-		return 0, false, interrupted(ctx)
+		return false, interrupted(ctx)
 	}
 	in.log.mu.Lock()
 	if err := in.log.usable(); err != nil {
 		in.log.mu.Unlock()
-		return 0, false, err
+		return false, err
 	}
-	g := in.log.segments.byNum(max(num, in.log.segments.first))
-	last := in.committer.last
-	active := g == in.log.active
-	g.pin()
+	i := l.listed
+	if i < len(l.runs) {
+		l.listed++
+		l.next = max(l.next, l.runs[i].to+1)
+		in.log.mu.Unlock()
+		return in.listRun(ctx, l, i, filter, yield)
+	}
+	last, active := in.committer.last, max(l.next, in.log.segments.first) == in.log.active.num
 	in.log.mu.Unlock()
-	defer in.log.unpin(g)
 	if active && last != nil {
 		// Entries that were moved to the end of the log during the listing are
 		// there.
 		if err := last.wait(ctx); err != nil {
-			return 0, false, err
+			return false, err
 		}
 	}
-	more = true
-	err = in.finder.visitDone(g, false, func(e *entry) bool {
+	return in.listSegment(l, filter, yield)
+}
+
+// listRun yields the done keys of a run that no later entry hides.
+func (in *inspector) listRun(ctx context.Context, l *listing, i int, filter semel.ListOptions, yield func(semel.Record, error) bool) (more bool, err error) {
+	const checkEvery = 1 << 12
+	in.log.mu.Lock()
+	s := l.runs[i]
+	in.log.mu.Unlock()
+	scan := s.Scan()
+	for n := 0; scan.Next(); n++ {
+		if n%checkEvery == 0 && ctx.Err() != nil {
+			return false, interrupted(ctx)
+		}
+		e, ok := decodeEntry(scan.Entry(), s.base)
+		if !ok || e.kind != kindDone {
+			continue
+		}
 		var r semel.Record
 		e.fill(&r)
-		if filter.Selects(&r) {
-			more = yield(r, nil)
+		if !filter.Selects(&r) {
+			continue
 		}
-		return more
+		current, err := in.finder.isCurrent(&e, l, i)
+		if err != nil {
+			return false, err
+		}
+		if current && !yield(r, nil) {
+			return false, nil
+		}
+	}
+	if err := scan.Err(); err != nil {
+		return false, damaged(err)
+	}
+	return true, nil
+}
+
+// listSegment yields the done keys of the first segment that is not listed. It notes which
+// they are before it yields one, because the caller may take any time with it.
+func (in *inspector) listSegment(l *listing, filter semel.ListOptions, yield func(semel.Record, error) bool) (more bool, err error) {
+	in.finder.runs.spills.Lock()
+	in.log.mu.Lock()
+	if l.listed < len(l.runs) { // it has become a run
+		in.log.mu.Unlock()
+		in.finder.runs.spills.Unlock()
+		return true, nil
+	}
+	g := in.log.segments.byNum(max(l.next, in.log.segments.first))
+	active := g == in.log.active
+	g.pin()
+	in.log.mu.Unlock()
+	defer in.log.unpin(g)
+	var current []uint32
+	img, err := in.finder.visitDone(g, false, func(e *entry) bool {
+		current = append(current, uint32(e.off))
+		return true
 	})
-	return g.num, more && !active, err
+	in.log.mu.Lock()
+	l.next = g.num + 1
+	in.log.mu.Unlock()
+	in.finder.runs.spills.Unlock()
+	if err != nil {
+		return false, err
+	}
+	for _, off := range current {
+		e, ok := decodeEntry(img[off:], g.base)
+		if !ok {
+			return false, in.log.dir.corrupt(g, int(off), errUndecoded)
+		}
+		var r semel.Record
+		e.fill(&r)
+		if filter.Selects(&r) && !yield(r, nil) {
+			return false, nil
+		}
+	}
+	return !active, nil
 }
 
 func (in *inspector) count() (semel.Counts, error) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/clock"
+	"github.com/semel-dev/semel/internal/run"
 	"github.com/semel-dev/semel/vfs"
 )
 
@@ -96,7 +97,7 @@ func (l *log) wantsSpare() bool {
 // segmentSize returns the size of segments: several must fit into the memory of the index,
 // so that the oldest can leave it.
 func (l *log) segmentSize() int {
-	return int(min(l.opts.SegmentSize, max(l.opts.MaxIndexBytes/4, minSegmentSize)))
+	return int(min(l.opts.SegmentSize, max(l.opts.MaxIndexBytes/8, minSegmentSize)))
 }
 
 // prepareSpare creates the next segment, of at least the given size.
@@ -311,27 +312,36 @@ func (l *log) deleteSegment(g *segment) error {
 	return l.deleteFiles(segmentName(g.num))
 }
 
-// deleteFiles deletes files in the order in which they became needless, because an open
-// takes a gap for damage. If it fails, the next call begins where this one ended.
+// deleteFiles deletes files in the order in which they became needless, also on the disk,
+// because an open takes a gap for damage. The file beside a run leaves no gap. If it fails,
+// the next call begins where this one ended.
 func (l *log) deleteFiles(names ...string) error {
 	l.deleting.Lock()
 	defer l.deleting.Unlock()
 	l.needless = append(l.needless, names...)
-	if len(l.needless) == 0 {
-		return nil
-	}
 	for len(l.needless) > 0 {
-		if err := l.dir.removeIfThere(filepath.Join(l.dir.path, l.needless[0])); err != nil {
-			return fmt.Errorf("logstore: delete %s: %w", l.needless[0], err)
+		name := l.needless[0]
+		if err := l.dir.removeIfThere(filepath.Join(l.dir.path, name)); err != nil {
+			return fmt.Errorf("logstore: delete %s: %w", name, err)
+		}
+		if len(l.needless) == 1 || filepath.Ext(name) != run.IndexSuffix {
+			if err := l.syncDeletions(); err != nil {
+				return err
+			}
 		}
 		l.needless = l.needless[1:]
 	}
-	if err := syncFailed(l.dir.fs.SyncDir(l.dir.path)); err != nil {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return fmt.Errorf("logstore: sync %s after deletions: %w", l.dir.path, l.stopIfUnsynced(err))
-	}
 	return nil
+}
+
+func (l *log) syncDeletions() error {
+	err := syncFailed(l.dir.fs.SyncDir(l.dir.path))
+	if err == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return fmt.Errorf("logstore: sync %s after deletions: %w", l.dir.path, l.stopIfUnsynced(err))
 }
 
 // closeFiles closes every segment. The store is not usable afterwards.

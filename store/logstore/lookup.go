@@ -3,6 +3,7 @@ package logstore
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -24,7 +25,8 @@ type op struct {
 	known     map[uint64]reading // results of file reads, by position
 	blocks    []runRead          // blocks of runs that must be read
 	inRuns    map[runKey]reading // results of their reads
-	request   int                // the request whose key find looks up, for transactions
+	screen    screen             // of the runs
+	request   int                // the request whose key find looks up
 	live      []liveKey          // by request, keys that a read found; zero if it found none
 	led       []*batch           // batches that this call must write
 	wait      *batch             // the latest batch that its answers depend on
@@ -64,6 +66,7 @@ func (o *op) free() {
 	}
 	o.digests, o.reads, o.blocks, o.wait = o.digests[:0], o.reads[:0], o.blocks[:0], nil
 	o.found = found{}
+	o.screen.runs = nil
 	o.owners = digest.Owners{} // do not keep the caller's name
 	clear(o.led)
 	o.led = o.led[:0]
@@ -154,6 +157,32 @@ type finder struct {
 	log   *log
 	index index
 	runs  runs
+}
+
+// touch prepares the decisions on the keys of requests from first on: it loads where the index
+// and the log have them, and asks the filters of the runs. Loads that do not depend on each
+// other overlap their latencies, as in [index.touch]. It is not inlined for the same reason.
+//
+//go:noinline
+func (f *finder) touch(o *op, first int, digests []semel.Digest) (sum uint64) {
+	sum = f.index.touch(digests)
+	s := &o.screen
+	s.first, s.may = first, append(s.may[:0], make([]uint64, len(digests))...)
+	for i := range digests {
+		sh, tag := split(&digests[i])
+		x := &f.index.shards[sh]
+		at := x.seek(tag)
+		if !x.has(at, tag) {
+			continue
+		}
+		s.may[i] = math.MaxUint64
+		pos := x.pos(at)
+		if g, off := f.log.segments.at(pos), offset(pos); g != nil && g.holds(off) {
+			sum += uint64(g.chunks[off>>chunkBits][off&(chunkSize-1)])
+		}
+	}
+	s.ask(f.runs.list, digests)
+	return sum
 }
 
 // plan queues the reads that the decision on a key needs.

@@ -2,6 +2,7 @@ package logstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"math/bits"
 	"slices"
@@ -23,8 +24,11 @@ type merger struct {
 	failed  []*sortedRun // all runs when a merge failed; log.mu guards it
 }
 
-// mostMerged bounds the entries of a merged run, and so the space that a merge needs.
-const mostMerged = 1 << 27
+// mostMerged and mostMergedBytes bound a merged run, and so the space that a merge needs.
+const (
+	mostMerged      = 1 << 27
+	mostMergedBytes = 64 << 30
+)
 
 func (m *merger) wakeUp() {
 	select {
@@ -60,11 +64,19 @@ func (m *merger) class(s *sortedRun) int {
 // of lower classes.
 func (m *merger) pick(list []*sortedRun) (from, to int) {
 	from, to = len(list), len(list)
-	class, same, entries := 0, 0, int64(0)
+	class, same, entries, bytes := 0, 0, int64(0), int64(0)
+	var newest *sortedRun // of those that have keys
 	for ; from > 0; from-- {
 		s := list[from-1]
-		if entries += s.summary.entries; entries > mostMerged || !m.together(s, list[to-1]) {
+		entries += s.summary.entries
+		bytes += s.DiskBytes()
+		if entries > mostMerged || bytes > mostMergedBytes {
 			break
+		}
+		if s.summary.entries > 0 {
+			if newest = cmp.Or(newest, s); !m.together(s, newest) {
+				break
+			}
 		}
 		c := m.class(s)
 		if c > class {
@@ -178,44 +190,66 @@ func (m *merger) write(ctx context.Context, older, group []*sortedRun) (*sortedR
 	return w.finish()
 }
 
+// source is a run that is being merged, at one of its entries.
+type source struct {
+	scan  *run.Scanner
+	base  int64
+	order uint64 // of the entry
+}
+
+// next moves to the next entry. It returns false at the end.
+func (s *source) next() (bool, error) {
+	if !s.scan.Next() {
+		return false, damaged(s.scan.Err())
+	}
+	s.order = run.Order((*semel.Digest)(s.scan.Entry()))
+	return true, nil
+}
+
 // copy copies the entries that are needed: of a key, the one of the newest run, unless it
 // has expired or is a removal, and no older run may have the key.
 func (m *merger) copy(ctx context.Context, w *runWriter, older, group []*sortedRun) error {
 	const checkEvery = 1 << 16
-	scans := make([]*run.Scanner, 0, len(group))
-	bases := make([]int64, 0, len(group))
+	sources := make([]source, 0, len(group))
 	now := m.log.clock.Nanos()
 	for _, s := range group {
-		scan := s.Scan()
-		if scan.Next() {
-			scans, bases = append(scans, scan), append(bases, s.base)
-		} else if scan.Err() != nil {
-			return damaged(scan.Err())
+		from := source{scan: s.Scan(), base: s.base}
+		switch ok, err := from.next(); {
+		case err != nil:
+			return err
+		case ok:
+			sources = append(sources, from)
 		}
 	}
-	for n := 0; len(scans) > 0; n++ {
+	for n := 0; len(sources) > 0; n++ {
 		if n%checkEvery == 0 && ctx.Err() != nil {
 			return interrupted(ctx)
 		}
 		newest := 0
-		d := (*semel.Digest)(scans[0].Entry())
-		for i := 1; i < len(scans); i++ {
-			if other := (*semel.Digest)(scans[i].Entry()); run.Compare(other, d) <= 0 {
-				newest, d = i, other
+		for i := 1; i < len(sources); i++ {
+			a, b := &sources[i], &sources[newest]
+			if a.order < b.order || a.order == b.order && bytes.Compare(a.scan.Entry()[:16], b.scan.Entry()[:16]) <= 0 {
+				newest = i
 			}
 		}
-		key := *d
-		if err := m.copyEntry(w, older, scans[newest].Entry(), bases[newest], now); err != nil {
+		order, key := sources[newest].order, semel.Digest(sources[newest].scan.Entry())
+		if err := m.copyEntry(w, older, sources[newest].scan.Entry(), sources[newest].base, now); err != nil {
 			return err
 		}
-		for i := 0; i < len(scans); {
-			switch {
-			case !bytes.Equal(scans[i].Entry()[:16], key[:]) || scans[i].Next():
+		for i := 0; i < len(sources); {
+			s := &sources[i]
+			if s.order != order || semel.Digest(s.scan.Entry()) != key {
 				i++
-			case scans[i].Err() != nil:
-				return damaged(scans[i].Err())
+				continue
+			}
+			more, err := s.next()
+			switch {
+			case err != nil:
+				return err
+			case more:
+				i++
 			default:
-				scans, bases = slices.Delete(scans, i, i+1), slices.Delete(bases, i, i+1)
+				sources = slices.Delete(sources, i, i+1)
 			}
 		}
 	}
@@ -229,7 +263,7 @@ func (m *merger) copyEntry(w *runWriter, older []*sortedRun, raw []byte, base, n
 	case !ok:
 		return errUndecoded
 	case e.kind == kindDone && now < e.expires:
-		return w.add(raw, base)
+		return w.add(&e, raw, base)
 	}
 	if !slices.ContainsFunc(older, func(s *sortedRun) bool { return s.MayHave(&e.digest) }) {
 		return nil
@@ -237,5 +271,5 @@ func (m *merger) copyEntry(w *runWriter, older []*sortedRun, raw []byte, base, n
 	if e.kind == kindRemoval {
 		return w.addRemoval(&e.digest)
 	}
-	return w.add(raw, base)
+	return w.add(&e, raw, base)
 }

@@ -299,6 +299,10 @@ func (l *loader) readAhead(ahead chan<- image, buffers <-chan []byte, stop <-cha
 // read reads one segment and verifies each of its records.
 func (l *loader) read(i int, g *segment, buf []byte) image {
 	img := image{segment: g}
+	if cap(buf) < g.limit { // segments grow, so a smaller one would soon be garbage
+		largest := slices.MaxFunc(l.found, func(a, b *segment) int { return a.limit - b.limit })
+		buf = make([]byte, largest.limit)
+	}
 	img.bytes, img.err = l.store.log.image(g, g.limit, buf)
 	if img.err != nil {
 		return img

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -30,7 +31,7 @@ type runs struct {
 	// spilling is behind the segments that are being written to a run. A key that is
 	// removed there must be hidden.
 	spilling uint32
-	listings int // no segment is spilled meanwhile
+	listings []*listing // to which the runs of segments belong that they have not listed
 	// spills is held while segments are spilled. Lock it before log.mu.
 	spills sync.Mutex
 }
@@ -116,6 +117,12 @@ func (r *runs) mayHave(d *semel.Digest) bool {
 	return slices.ContainsFunc(r.list, func(s *sortedRun) bool { return s.MayHave(d) })
 }
 
+// isNext reports whether a listing has listed the segments before a number, and not it. A run
+// must not have segments of both kinds.
+func (r *runs) isNext(num uint32) bool {
+	return slices.ContainsFunc(r.listings, func(l *listing) bool { return l.next == num })
+}
+
 // hide records that a key was removed at a position of the log.
 func (r *runs) hide(d *semel.Digest, pos uint64) {
 	if r.mayHave(d) || r.spilling > 0 {
@@ -197,14 +204,44 @@ type runKey struct {
 	digest semel.Digest
 }
 
+// screen has what the filters of the runs say about several keys. Their answers are
+// independent, so that the memory latencies overlap if many are asked for together.
+type screen struct {
+	runs  []*sortedRun // that were asked
+	first int          // request of the first key
+	may   []uint64     // by key, a bit for each run; all if they were not asked
+}
+
+// ask asks the filters of the runs about digests, except those that the index seems to have.
+func (s *screen) ask(runs []*sortedRun, digests []semel.Digest) {
+	if s.runs = runs; len(runs) > 64 {
+		s.runs = nil
+		return
+	}
+	for bit, r := range runs {
+		for i := range digests {
+			if s.may[i] != math.MaxUint64 && r.MayHave(&digests[i]) {
+				s.may[i] |= 1 << bit
+			}
+		}
+	}
+}
+
+// mayHave reports whether a run may have the key of a request. It is true if the filter of
+// the run was not asked, or if the runs have changed since.
+func (s *screen) mayHave(request, i int, list []*sortedRun) bool {
+	at := request - s.first
+	return len(s.runs) != len(list) || &s.runs[0] != &list[0] || at < 0 || at >= len(s.may) || s.may[at]>>i&1 != 0
+}
+
 // findSpilled is find for the runs. It adds at most one read at a time, so that a key takes
 // as few as it can.
 func (f *finder) findSpilled(o *op, d *semel.Digest, hit *found) (ok, pending bool, err error) {
 	if f.runs.hidden.Get(d) != nil {
 		return false, false, nil
 	}
-	for _, s := range slices.Backward(f.runs.list) {
-		if !s.MayHave(d) {
+	for i, s := range slices.Backward(f.runs.list) {
+		if !o.screen.mayHave(o.request, i, f.runs.list) || !s.MayHave(d) {
 			continue
 		}
 		is, known := o.inRuns[runKey{s, *d}]
@@ -251,13 +288,13 @@ func (f *finder) unpinRuns(list []*sortedRun) {
 	}
 }
 
-// isCurrent reports whether a live entry of a run is not hidden, by a removal or by an
-// entry of newer runs. A live entry is hidden in no other way.
-func (f *finder) isCurrent(e *entry, newer []*sortedRun) (bool, error) {
+// isCurrent reports whether a live entry of a run of a listing is not hidden, by a removal or
+// by an entry of newer runs. A live entry is hidden in no other way.
+func (f *finder) isCurrent(e *entry, l *listing, i int) (bool, error) {
 	f.log.mu.Lock()
-	now, hidden := f.log.clock.Nanos(), f.runs.hidden.Get(&e.digest) != nil
+	now, hidden, newer := f.log.clock.Nanos(), f.runs.hidden.Get(&e.digest), l.runs[i+1:]
 	f.log.mu.Unlock()
-	if hidden || now >= e.expires {
+	if hidden != nil || now >= e.expires {
 		return false, nil
 	}
 	for _, s := range newer {

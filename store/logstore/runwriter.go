@@ -50,28 +50,24 @@ func (w *runWriter) addRemoval(d *semel.Digest) error {
 }
 
 // add adds a done entry, the first of raw, whose expiry counts from another base.
-func (w *runWriter) add(raw []byte, from int64) error {
-	meta := binary.LittleEndian.Uint32(raw[16:])
-	raw = raw[:entrySize(meta)]
-	e, ok := decodeEntry(raw, from)
-	if !ok {
-		return errors.New("logstore: cannot decode an entry")
-	}
+func (w *runWriter) add(e *entry, raw []byte, from int64) error {
+	raw = raw[:e.size]
 	tick := int64(never)
 	if e.expires != never {
 		tick = e.expires / tickNanos
 	}
 	w.summary.add(tick, w.base)
 	if e.rich == nil && from != w.base && tick != never {
-		raw = w.rebase(raw, &e, meta, tick)
+		raw = w.rebase(raw, e, tick)
 	}
 	return w.failed(w.w.Add(raw))
 }
 
 // rebase returns a compact entry with its expiry counted from the base of the run.
-func (w *runWriter) rebase(raw []byte, e *entry, meta uint32, tick int64) []byte {
+func (w *runWriter) rebase(raw []byte, e *entry, tick int64) []byte {
 	if relative := tick - w.base; relative >= 0 && relative < tickNever {
 		w.scratch = append(w.scratch[:0], raw...)
+		meta := binary.LittleEndian.Uint32(raw[16:])
 		binary.LittleEndian.PutUint32(w.scratch[16:], meta&(1<<metaShift-1)|uint32(relative)<<metaShift)
 		return w.scratch
 	}

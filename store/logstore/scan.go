@@ -116,26 +116,19 @@ func laterRecord(img []byte, off int, seed, seq uint32) (int, bool) {
 func isZero(b []byte) bool { return bytes.Count(b, []byte{0}) == len(b) }
 
 // visitDone visits the done keys whose current entry is in this segment: either
-// the expired ones or the others. It holds the whole segment in memory, and the
-// lock for a few keys at a time.
-func (f *finder) visitDone(g *segment, expired bool, visit func(e *entry) bool) error {
+// the expired ones or the others. It holds the whole segment in memory, which it returns,
+// and the lock for a few keys at a time.
+func (f *finder) visitDone(g *segment, expired bool, visit func(e *entry) bool) (img []byte, err error) {
 	f.log.mu.Lock()
 	size := g.written
 	f.log.mu.Unlock()
-	img, err := f.log.image(g, size, nil)
-	if err != nil {
-		return err
+	if img, err = f.log.image(g, size, nil); err != nil {
+		return nil, err
 	}
-	return f.visitImage(g, img, func(e *entry, now int64) bool { return (now >= e.expires) == expired }, visit)
-}
-
-// visitImage visits the done keys whose current entry is in a segment with these bytes, if
-// they are wanted. It asks that under the lock.
-func (f *finder) visitImage(g *segment, img []byte, wanted func(e *entry, now int64) bool, visit func(e *entry) bool) error {
 	stopped := errors.New("stopped")
 	group := make([]entry, 0, 256)
 	flush := func() error {
-		f.keepCurrent(g, group, wanted)
+		f.keepCurrent(g, group, expired)
 		for i := range group {
 			if group[i].kind == kindDone && !visit(&group[i]) {
 				return stopped
@@ -165,25 +158,25 @@ func (f *finder) visitImage(g *segment, img []byte, wanted func(e *entry, now in
 	})
 	switch {
 	case errors.Is(err, stopped):
-		return nil
+		return img, nil
 	case err == nil && end < len(img):
 		err = errors.New("record checksum mismatch")
 	}
 	if err != nil {
-		return f.log.dir.corrupt(g, end, err)
+		return nil, f.log.dir.corrupt(g, end, err)
 	}
-	return nil
+	return img, nil
 }
 
 // keepCurrent clears the kind of all entries that must not be visited: entries without a place in
-// the index, and entries that are not wanted.
-func (f *finder) keepCurrent(g *segment, group []entry, wanted func(e *entry, now int64) bool) {
+// the index, and those that have expired or those that have not.
+func (f *finder) keepCurrent(g *segment, group []entry, expired bool) {
 	f.log.mu.Lock()
 	defer f.log.mu.Unlock()
 	now := f.log.clock.Nanos()
 	for i := range group {
 		e := &group[i]
-		if !wanted(e, now) || !f.index.points(&e.digest, g.position(e.off)) {
+		if (now >= e.expires) != expired || !f.index.points(&e.digest, g.position(e.off)) {
 			e.kind = 0
 		}
 	}

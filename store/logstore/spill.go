@@ -9,13 +9,6 @@ import (
 	"github.com/semel-dev/semel/internal/run"
 )
 
-// spilled is an entry on its way into a run.
-type spilled struct {
-	order uint64 // the first by which it is sorted
-	image int    // number of its segment, or -1 for a removal
-	off   int    // in the segment, or number of the removal
-}
-
 // spill writes the oldest sealed segments to a run and deletes them, so that their keys
 // leave memory. It takes several segments if that needs little memory. It returns false if
 // there is none to write. The caller holds m.maintaining.
@@ -72,7 +65,7 @@ func (m *maintenance) spill(ctx context.Context) (bool, error) {
 func (m *maintenance) spillable() (group []*segment) {
 	m.log.mu.Lock()
 	defer m.log.mu.Unlock()
-	if m.log.usable() != nil || m.finder.runs.listings > 0 {
+	if m.log.usable() != nil {
 		return nil
 	}
 	most := max(m.log.opts.MaxIndexBytes/16, minSegmentSize)
@@ -80,7 +73,7 @@ func (m *maintenance) spillable() (group []*segment) {
 	for num := m.log.segments.first; ; num++ {
 		g := m.log.segments.byNum(num)
 		bytes += int64(g.limit)
-		if !g.sealed || g == m.log.writing || len(group) > 0 && bytes > most {
+		if !g.sealed || g == m.log.writing || len(group) > 0 && (bytes > most || m.finder.runs.isNext(num)) {
 			return group
 		}
 		group = append(group, g)
@@ -101,16 +94,32 @@ func (m *maintenance) install(group []*segment, s *sortedRun) {
 	m.log.segments.first = s.to + 1
 	r.add(s)
 	r.unswept = s.summary.entries
+	for _, l := range r.listings {
+		if l.next <= s.from {
+			s.pins++
+			l.runs = append(l.runs, s)
+		}
+	}
 }
 
-// spiller collects the entries of segments and writes them to a run.
+// spiller writes the done keys of segments to a run.
 type spiller struct {
 	m        *maintenance
 	group    []*segment
 	images   [][]byte
-	entries  []spilled
-	removals []semel.Digest
+	older    []*sortedRun
+	removals []semel.Digest // sorted; the entries behind hide those of older runs
+	slots    []uint64       // of a shard of the index
+	entries  []spilled      // of that shard
 }
+
+// spilled is an entry on its way into a run.
+type spilled struct {
+	raw  []byte // the entry and what is behind it
+	base int64  // tick from which its expiry counts
+}
+
+func (e *spilled) digest() *semel.Digest { return (*semel.Digest)(e.raw) }
 
 // writeRun writes the current done keys of segments to a run.
 func (m *maintenance) writeRun(ctx context.Context, group []*segment) (*sortedRun, error) {
@@ -118,104 +127,143 @@ func (m *maintenance) writeRun(ctx context.Context, group []*segment) (*sortedRu
 	most := int64(0)
 	for _, g := range group {
 		most += g.summary.entries // sealed, so it does not change
-	}
-	p.entries = make([]spilled, 0, most)
-	for _, g := range group {
 		if ctx.Err() != nil {
 			return nil, interrupted(ctx)
 		}
-		if err := p.collect(g); err != nil {
+		if err := p.read(g); err != nil {
 			return nil, err
 		}
 	}
 	p.collectRemovals()
-	p.sort()
-	w, err := newRunWriter(m.log, group[0].num, group[len(group)-1].num, group[0].base, int64(len(p.entries)))
+	w, err := newRunWriter(m.log, group[0].num, group[len(group)-1].num, group[0].base, most)
 	if err != nil {
 		return nil, err
 	}
 	for _, g := range group {
 		w.cover(&g.summary)
 	}
-	if err := p.write(w); err != nil {
+	if err := p.write(ctx, w); err != nil {
 		return nil, w.abort(err)
 	}
 	return w.finish()
 }
 
-// collect adds the done keys whose current entry is in a segment. An expired key is needed
-// only if it may hide an entry of an older run.
-func (p *spiller) collect(g *segment) error {
-	f := p.m.finder
-	img, err := p.m.log.image(g, g.written, nil)
+// read reads and verifies a segment.
+func (p *spiller) read(g *segment) error {
+	l := p.m.log
+	img, err := l.image(g, g.written, nil)
 	if err != nil {
 		return err
 	}
-	image := len(p.images)
+	end, _, _, err := scan(img, g, firstSeq(img), func(record) error { return nil })
+	if err == nil && end < len(img) {
+		err = errors.New("record checksum mismatch")
+	}
+	if err != nil {
+		return l.dir.corrupt(g, end, err)
+	}
 	p.images = append(p.images, img)
-	return f.visitImage(g, img, func(e *entry, now int64) bool {
-		return now < e.expires || f.runs.mayHave(&e.digest)
-	}, func(e *entry) bool {
-		p.entries = append(p.entries, spilled{run.Order(&e.digest), image, e.off})
-		return true
-	})
+	return nil
 }
 
-// collectRemovals adds the removals in the segments that hide an entry of a run.
+// collectRemovals collects the removals in the segments that hide an entry of a run.
 func (p *spiller) collectRemovals() {
 	m := p.m
 	m.log.mu.Lock()
 	defer m.log.mu.Unlock()
+	p.older = m.finder.runs.list
 	for d, pos := range m.finder.runs.hidden.All() {
 		if slices.Contains(p.group, m.log.segments.at(*pos)) && m.finder.runs.mayHave(d) {
-			p.entries = append(p.entries, spilled{run.Order(d), -1, len(p.removals)})
 			p.removals = append(p.removals, *d)
 		}
 	}
+	slices.SortFunc(p.removals, func(a, b semel.Digest) int { return run.Compare(&a, &b) })
 }
 
-// digest returns the digest of an entry.
-func (p *spiller) digest(e *spilled) *semel.Digest {
-	if e.image < 0 {
-		return &p.removals[e.off]
+// write writes the entries in the order of their digests. That is the order of the index,
+// which has all that are current. It holds the lock for one shard at a time.
+func (p *spiller) write(ctx context.Context, w *runWriter) error {
+	now := p.m.log.clock.Nanos()
+	for number := range shards {
+		if ctx.Err() != nil {
+			return interrupted(ctx)
+		}
+		if err := p.collect(&p.m.finder.index.shards[number], uint64(number)); err != nil {
+			return err
+		}
+		for i := range p.entries {
+			if err := p.writeEntry(w, &p.entries[i], now); err != nil {
+				return err
+			}
+		}
 	}
-	return (*semel.Digest)(p.images[e.image][e.off:])
+	return p.writeRemovals(w, nil)
 }
 
-// sort sorts the entries. Of a key that was removed and then done again, the removal comes
-// last.
-func (p *spiller) sort() {
-	slices.SortFunc(p.entries, func(a, b spilled) int {
-		switch {
-		case a.order < b.order:
-			return -1
-		case a.order > b.order:
-			return 1
-		}
-		if c := run.Compare(p.digest(&a), p.digest(&b)); c != 0 {
-			return c
-		}
-		return b.image - a.image
-	})
+// writeEntry writes an entry, unless it has expired and hides none of an older run.
+func (p *spiller) writeEntry(w *runWriter, of *spilled, now int64) error {
+	e, ok := decodeEntry(of.raw, of.base)
+	if !ok {
+		return errUndecoded
+	}
+	if err := p.writeRemovals(w, &e.digest); err != nil {
+		return err
+	}
+	if now >= e.expires && !slices.ContainsFunc(p.older, func(s *sortedRun) bool { return s.MayHave(&e.digest) }) {
+		return nil
+	}
+	return w.add(&e, of.raw, of.base)
 }
 
-// write writes the sorted entries.
-func (p *spiller) write(w *runWriter) error {
-	var last semel.Digest
-	for i := range p.entries {
-		e := &p.entries[i]
-		d := *p.digest(e)
-		if i > 0 && d == last {
-			continue // the removal of a key that is done again
+// collect collects the entries of a shard of the index that are in the segments.
+func (p *spiller) collect(s *shard, number uint64) error {
+	l := p.m.log
+	image := func(slot uint64) uint64 { // the number of its segment in the group, if it is less than their number
+		return (slot&(1<<posBits-1)>>strideBits - uint64(p.group[0].num)) % ringSize
+	}
+	p.slots, p.entries = p.slots[:0], p.entries[:0]
+	l.mu.Lock()
+	for _, slot := range s.slots {
+		if slot != 0 && image(slot) < uint64(len(p.group)) {
+			p.slots = append(p.slots, slot)
 		}
-		last = d
-		var err error
-		if e.image < 0 {
-			err = w.addRemoval(&d)
-		} else {
-			err = w.add(p.images[e.image][e.off:], p.group[e.image].base)
+	}
+	l.mu.Unlock()
+	for _, slot := range p.slots {
+		i, off := image(slot), offset(slot)
+		g, img := p.group[i], p.images[i]
+		if off+entryHead > len(img) {
+			return l.dir.corrupt(g, off, errUndecoded)
 		}
-		if err != nil {
+		e := spilled{img[off:], g.base}
+		if sh, tag := split(e.digest()); sh != number || tag != slot>>posBits {
+			return l.dir.corrupt(g, off, errUndecoded)
+		}
+		p.entries = append(p.entries, e)
+		// The index compares fewer bits, so a few neighbours may change their places.
+		for j := len(p.entries) - 1; j > 0 && run.Compare(p.entries[j].digest(), p.entries[j-1].digest()) < 0; j-- {
+			p.entries[j], p.entries[j-1] = p.entries[j-1], p.entries[j]
+		}
+	}
+	return nil
+}
+
+// writeRemovals writes the removals before a digest, or all that are left. If the digest
+// itself was removed, it is done again, and that entry hides the older ones.
+func (p *spiller) writeRemovals(w *runWriter, d *semel.Digest) error {
+	for len(p.removals) > 0 {
+		next, order := &p.removals[0], -1
+		if d != nil {
+			order = run.Compare(next, d)
+		}
+		if order > 0 {
+			return nil
+		}
+		p.removals = p.removals[1:]
+		if order == 0 {
+			return nil
+		}
+		if err := w.addRemoval(next); err != nil {
 			return err
 		}
 	}
@@ -244,11 +292,11 @@ func (m *maintenance) relieve(ctx context.Context) error {
 	}
 }
 
-// dropRun deletes the oldest run, if all its keys have expired. The caller holds
-// m.maintaining.
-func (m *maintenance) dropRun(ctx context.Context) (forgotten int64, err error) {
+// dropRun deletes the oldest run, if all its keys have expired. It returns false if it did
+// not. The caller holds m.maintaining.
+func (m *maintenance) dropRun(ctx context.Context) (forgotten int64, dropped bool, err error) {
 	if !m.merger.merging.TryLock() {
-		return 0, nil // the next round retries
+		return 0, false, nil // the next round retries
 	}
 	defer m.merger.merging.Unlock()
 	o := m.keys.newOp()
@@ -259,14 +307,14 @@ func (m *maintenance) dropRun(ctx context.Context) (forgotten int64, err error) 
 	expired := s.expired(m.log.clock.Nanos()) // a merge may have replaced it since the caller looked
 	m.log.mu.Unlock()
 	if !expired {
-		return 0, nil
+		return 0, false, nil
 	}
 	if err = m.settle(ctx, o, m.carryRest(ctx, o, nil, s.to+1)); err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	m.log.mu.Lock()
 	m.finder.runs.replace(0, 1)
 	m.finder.runs.uncover()
 	m.log.mu.Unlock()
-	return s.summary.entries, m.log.deleteRuns(s)
+	return s.summary.entries, true, m.log.deleteRuns(s)
 }

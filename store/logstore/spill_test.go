@@ -294,7 +294,7 @@ func TestListYieldsSpilledRecordsOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := spillNow(s); err != nil { // a listing goes on as it began
+		if err := spillNow(s); err != nil { // what is not listed yet becomes runs
 			t.Fatal(err)
 		}
 		seen[r.Key.ID]++
@@ -302,6 +302,119 @@ func TestListYieldsSpilledRecordsOnce(t *testing.T) {
 	for i := range 2 * n {
 		if got := seen[key(i).ID]; got != 1 {
 			t.Fatalf("%s is listed %d times", key(i), got)
+		}
+	}
+}
+
+// TestAListingAgreesWithAModel changes the store while it is listed. A key that does not
+// change is listed once, and one that was removed before the listing is not.
+func TestAListingAgreesWithAModel(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(seed(t), 9))
+	opts := small()
+	opts.KeepIDs, opts.Fsync = true, Never
+	s := open(t, t.TempDir(), opts)
+	mergePairs(s)
+	const n = 3000
+	remove := func(id int) {
+		t.Helper()
+		if _, err := s.Remove(t.Context(), key(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := n // newer keys are not compared
+	step := func() {
+		t.Helper()
+		for range random.IntN(3) {
+			wantAll(t, claimDone(t, s, next, next+200, semel.Forever), semel.Fresh)
+			next += 200
+		}
+		var err error
+		switch random.IntN(4) {
+		case 0:
+			err = Spill(t.Context(), s)
+		case 1:
+			err = mergeNow(s)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantAll(t, claimDone(t, s, 0, n, semel.Forever), semel.Fresh)
+	known := make(map[int]bool)
+	for id := range n {
+		known[id] = true
+	}
+	for range 4 {
+		for range 50 {
+			id := random.IntN(n)
+			remove(id)
+			known[id] = random.IntN(2) == 0
+			if known[id] {
+				wantAll(t, claimDone(t, s, id, id+1, semel.Forever), semel.Fresh)
+			}
+			if random.IntN(20) == 0 {
+				step()
+			}
+		}
+		changed, seen := make(map[int]bool), make(map[string]int)
+		for r, err := range s.List(t.Context(), semel.ListOptions{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[r.Key.ID]++
+			if random.IntN(200) == 0 && next < 10*n {
+				id := random.IntN(n)
+				remove(id)
+				known[id], changed[id] = false, true
+				step()
+			}
+		}
+		for id := range n {
+			want := 0
+			if known[id] {
+				want = 1
+			}
+			if got := seen[key(id).ID]; got != want && !changed[id] {
+				t.Fatalf("key %d is listed %d times, want %d", id, got, want)
+			}
+		}
+	}
+}
+
+// TestAnOpenListingDoesNotKeepKeysInMemory stops a listing at its first record.
+func TestAnOpenListingDoesNotKeepKeysInMemory(t *testing.T) {
+	t.Parallel()
+	opts := small()
+	opts.MaxIndexBytes, opts.Fsync = minIndexBytes, Never
+	s := open(t, t.TempDir(), opts)
+	const n, most = 10_000, 130_000
+	wantAll(t, claimDone(t, s, 0, n, semel.Forever), semel.Fresh)
+	listed := 0
+	for _, err := range s.List(t.Context(), semel.ListOptions{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if listed++; listed > 1 {
+			continue
+		}
+		for from := n; from < most; from += n {
+			wantAll(t, claimDone(t, s, from, from+n, semel.Forever), semel.Fresh)
+		}
+		s.log.mu.Lock()
+		if got := s.finder.index.count * 12; got > 3*minIndexBytes/2 {
+			t.Errorf("the keys in memory take %d bytes", got)
+		}
+		s.log.mu.Unlock()
+	}
+	if listed < n || listed > most {
+		t.Errorf("%d records", listed)
+	}
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	for _, r := range s.finder.runs.list {
+		if r.pins > 0 {
+			t.Errorf("%s is still in use", r.Name())
 		}
 	}
 }
@@ -727,6 +840,90 @@ func TestAFailedDeletionLeavesNoGap(t *testing.T) {
 	}
 }
 
+// TestDeletionsReachTheDiskInOrder loses power while runs are deleted whose deletion had
+// failed before. A run without the one before it would be refused.
+func TestDeletionsReachTheDiskInOrder(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(seed(t), 6))
+	for at := 1; ; at++ {
+		fs, c := faultfs.New(), newHandClock()
+		opts := &Options{FS: fs, SegmentSize: minSegmentSize, CacheBytes: minCacheBytes, Clock: c.now}
+		s, err := Open("/d/store", opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fs.SetHook(func(op faultfs.Op) error {
+			if op.Kind == faultfs.Remove {
+				return errors.New("not now")
+			}
+			return nil
+		})
+		for round := range 3 {
+			wantAll(t, claimDone(t, s, round*100, round*100+100, time.Hour), semel.Fresh)
+			_ = Spill(t.Context(), s) // it cannot delete the segments
+			c.advance(2 * time.Hour)
+			_, _ = s.Purge(t.Context())
+		}
+		wantAll(t, claimDone(t, s, 1000, 1100, time.Hour), semel.Fresh)
+		fs.CrashAt(fs.Ops() + at)
+		fs.SetHook(nil)
+		_ = s.log.deleteFiles() // as the background may do
+		if !fs.Crashed() {
+			_ = s.Close() // the crash comes now
+			if at < 4 {
+				t.Errorf("%d operations", at)
+			}
+			return
+		}
+		_ = s.Close()
+		for range 8 {
+			left := *opts
+			left.FS = fs.Survive(faultfs.Torn, random)
+			again, err := Open("/d/store", &left)
+			if err != nil {
+				t.Fatalf("a crash at operation %d of the deletions: %v", at, err)
+			}
+			wantAll(t, claimDone(t, again, 1000, 1100, time.Hour), semel.Duplicate)
+			if err := again.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestRunsWithoutKeysDoNotPileUp spills segments that have values and claims alone, behind
+// keys that live longer, and with others in between.
+func TestRunsWithoutKeysDoNotPileUp(t *testing.T) {
+	t.Parallel()
+	c := newHandClock()
+	s := openAt(t, c)
+	spill := func() {
+		t.Helper()
+		if err := errors.Join(Spill(t.Context(), s), mergeNow(s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantAll(t, claimDone(t, s, 0, 1000, 1000*time.Hour), semel.Fresh)
+	spill()
+	for round := range 100 {
+		tx := begin(t, s)
+		tx.Set("position", []byte{byte(round)})
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		spill()
+		c.advance(time.Hour)
+		if got := runCount(s); got > 8 {
+			t.Fatalf("%d runs after round %d", got, round)
+		}
+	}
+	c.advance(1000 * time.Hour)
+	// All runs are needless now, with and without keys. One call deletes them.
+	if _, err := s.Purge(t.Context()); err != nil || runCount(s) != 0 {
+		t.Errorf("%d runs, %v", runCount(s), err)
+	}
+}
+
 // TestARunWithLiveKeysIsNotDropped: a merge may put one in the place of the run that was
 // found expired.
 func TestARunWithLiveKeysIsNotDropped(t *testing.T) {
@@ -735,7 +932,7 @@ func TestARunWithLiveKeysIsNotDropped(t *testing.T) {
 	wantAll(t, claimDone(t, s, 0, 30_000, semel.Forever), semel.Fresh)
 	mustSpill(t, s)
 	s.maintenance.maintaining.Lock()
-	_, err := s.maintenance.dropRun(t.Context())
+	_, _, err := s.maintenance.dropRun(t.Context())
 	s.maintenance.maintaining.Unlock()
 	if err != nil || runCount(s) != 1 {
 		t.Errorf("%d runs, %v", runCount(s), err)

@@ -165,14 +165,19 @@ func (w *spillWork) note(err error) error {
 func (w *spillWork) check() error {
 	ctx, now := context.Background(), w.clock.now()
 	want := make(map[semel.Digest]bool)
+	var keys []semel.Key
+	var ends []time.Time
 	for n, until := range w.until {
-		var r [1]semel.Record
-		if err := w.s.Look(ctx, []semel.Key{key(n)}, r[:]); err != nil {
-			return err
-		}
-		done := until.After(now)
-		if want[w.s.keys.digestOf(key(n))] = done; (r[0].State == semel.Done) != done {
-			return fmt.Errorf("key %d is %s, and was to be known until %v at %v", n, r[0].State, until, now)
+		keys, ends = append(keys, key(n)), append(ends, until)
+	}
+	records := make([]semel.Record, len(keys))
+	if err := w.s.Look(ctx, keys, records); err != nil {
+		return err
+	}
+	for i, r := range records {
+		done := ends[i].After(now)
+		if want[r.Digest] = done; (r.State == semel.Done) != done {
+			return fmt.Errorf("key %s is %s, and was to be known until %v at %v", keys[i].ID, r.State, ends[i], now)
 		}
 	}
 	listed := make(map[semel.Digest]bool)

@@ -145,7 +145,7 @@ func choose(wanted bool) (list []string, err error) {
 
 // sampled has packages whose tests need more than twice the processor time with the race
 // detector, and at least 30 seconds more.
-var sampled = []string{module + "broker/file", module + "broker/kafka/kafkatxn", module + "internal/dedup", module + "store/httpstore", module + "store/tiered"}
+var sampled = []string{module + "broker/file", module + "broker/kafka/kafkatxn", module + "internal/dedup", module + "store/httpstore", module + "store/logstore", module + "store/tiered"}
 
 // sample draws an eighth of the tests of each sampled package.
 func sample() (drawn []string, err error) {
