@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -221,15 +220,18 @@ func TestSessionOfAnotherModulePassesTheSuite(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			brokertest.RunSink(t, brokertest.SinkHarness{
-				Messages: 300,
+				Messages: 300, NoHeaders: true,
 				New: func(testing.TB) brokertest.SinkTarget {
 					store, sink := newStore(t), &effectsSink{}
 					return brokertest.SinkTarget{
 						Session: func(context.Context) (pipeline.Session, error) { return open(t, store, sink), nil },
-						Effects: func(context.Context) ([][]byte, error) {
+						Effects: func(context.Context) (list []brokertest.Effect, _ error) {
 							sink.mu.Lock()
 							defer sink.mu.Unlock()
-							return slices.Clone(sink.bodies), nil
+							for _, body := range sink.bodies {
+								list = append(list, brokertest.Effect{Body: body})
+							}
+							return list, nil
 						},
 					}
 				},

@@ -54,6 +54,7 @@ const (
 	refusesNone     sourceBug = "refuses to acknowledge nothing"
 	ackHangs        sourceBug = "does not return from an acknowledgement"
 	closeHangs      sourceBug = "does not return from Close"
+	hidesAckErrors  sourceBug = "acknowledges once, and returns no error whatever happens"
 	saysAlone       sourceBug = "says that it reads alone, and shares"
 )
 
@@ -219,6 +220,7 @@ func TestSuiteCatchesBrokenSourcesOfAServer(t *testing.T) {
 		newPartitions:   {"the order of a partition holds while messages fail", "out of order"},
 		refusesNone:     {"Read ends with its context, and Close ends everything", "acknowledge nothing"},
 		ackHangs:        {all, "Ack of the source does not return"},
+		hidesAckErrors:  {"an acknowledgement that fails is reported, or made good", "return the error of the server"},
 		saysAlone:       {"two consumers share the messages, or there is one", "two consumers have messages"},
 		closeHangs:      {"Read ends with its context, and Close ends everything", "Close of the source does not return"},
 	} {
@@ -302,16 +304,14 @@ type faultySink struct {
 
 	mu      sync.Mutex
 	random  *rand.Rand
-	effects [][]byte
-	outputs []Output
+	effects []Effect
 }
 
 func newFaultySink(b sinkBug) SinkTarget {
 	s := &faultySink{bug: b, random: rand.New(rand.NewPCG(1, 2))}
 	return SinkTarget{
 		Sink:    func(context.Context) (pipeline.Sink, error) { return s, nil },
-		Effects: func(context.Context) ([][]byte, error) { return slices.Clone(s.effects), nil },
-		Outputs: func(context.Context) ([]Output, error) { return slices.Clone(s.outputs), nil },
+		Effects: func(context.Context) ([]Effect, error) { return slices.Clone(s.effects), nil },
 	}
 }
 
@@ -349,24 +349,22 @@ func (s *faultySink) Deliver(ctx context.Context, items []*pipeline.Item) {
 		case rare && s.bug == doesAndFails:
 			it.Err = errRetry
 		case rare && s.bug == doesTwice:
-			s.effects = append(s.effects, bytes.Clone(it.Message.Body))
+			s.effects = append(s.effects, Effect{Body: bytes.Clone(it.Message.Body)})
 		case rare:
 			it.Err, failed = errRetry, it.Group
 			continue
 		case s.bug == mangles:
-			s.effects = append(s.effects, append(slices.Clone(it.Message.Body), ' '))
+			s.effects = append(s.effects, Effect{Body: append(slices.Clone(it.Message.Body), ' ')})
 			continue
 		}
-		effect := it.Message.Body
+		effect := Effect{Body: it.Message.Body}
 		if s.bug != keepsBytes {
-			effect = bytes.Clone(effect)
+			effect.Body = bytes.Clone(effect.Body)
+		}
+		if s.bug != leavesOutHeaders {
+			effect.Headers = header.Output(it, "")
 		}
 		s.effects = append(s.effects, effect)
-		if s.bug != leavesOutHeaders {
-			s.outputs = append(s.outputs, Output{effect, header.Output(it, "")})
-		} else {
-			s.outputs = append(s.outputs, Output{Body: effect})
-		}
 		it.Result = semel.Result{}
 	}
 }
@@ -434,11 +432,11 @@ func tryCase[E any](t *testing.T, cases []testCase[E], name string, env func(w *
 	return failures
 }
 
-// TestSinkThatDeliversHeadersPasses is the counterpart of the sink that drops them.
-func TestSinkThatDeliversHeadersPasses(t *testing.T) {
+// TestHarnessThatDeniesHeadersFails is the counterpart of the sink that drops them.
+func TestHarnessThatDeniesHeadersFails(t *testing.T) {
 	t.Parallel()
-	h := SinkHarness{New: func(testing.TB) SinkTarget { return newFaultySink("") }, Messages: 300}
-	if failures := tryCase(t, sinkCases(), "headers of a message and its key arrive", func(w *watched) *sinkEnv { return newSinkEnv(w, h) }); len(failures) > 0 {
+	h := SinkHarness{New: func(testing.TB) SinkTarget { return newFaultySink("") }, Messages: 300, NoHeaders: true}
+	if failures := tryCase(t, sinkCases(), "headers of a message and its key arrive", func(w *watched) *sinkEnv { return newSinkEnv(w, h) }); len(failures) != 1 || !strings.Contains(failures[0], "says NoHeaders") {
 		t.Error(failures)
 	}
 }

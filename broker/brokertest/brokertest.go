@@ -146,6 +146,9 @@ type SinkHarness struct {
 	// Unordered: effects show no order. A sink with the trait Ordered shows one. Defaults
 	// to false.
 	Unordered bool
+	// NoHeaders: the target takes no headers, as a line of a file. Defaults to false: it has
+	// those of header.Output.
+	NoHeaders bool
 	// Patience is as in SourceHarness.
 	Patience time.Duration
 }
@@ -157,12 +160,9 @@ type SinkTarget struct {
 	// Session opens a session whose keys and effects are one. They last from
 	// one session to the next.
 	Session func(ctx context.Context) (pipeline.Session, error)
-	// Effects returns the bodies of what had its effect, in the order of each
-	// partition. It is called when no sink is open, or while Restart may run.
-	Effects func(ctx context.Context) ([][]byte, error)
-	// Outputs returns what had its effect together with its headers. Set it if the target takes
-	// headers, for the ones of header.Output. Defaults to nil: nothing proves that they arrive.
-	Outputs func(ctx context.Context) ([]Output, error)
+	// Effects returns what had its effect, in the order of each partition. It is called
+	// when no sink is open, or while Restart may run.
+	Effects func(ctx context.Context) ([]Effect, error)
 	// Refused is a body that the target refuses whatever its state is, such as one that is
 	// too large. Defaults to nil: it takes every body.
 	Refused []byte
@@ -174,8 +174,8 @@ type SinkTarget struct {
 	SessionAt func(ctx context.Context, address string) (pipeline.Session, error)
 }
 
-// Output is an effect at a target.
-type Output struct {
+// Effect is an effect at a target: the body of a message, and the headers that it has there.
+type Effect struct {
 	Body    []byte
 	Headers []semel.Header
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/header"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -25,7 +26,7 @@ type netQueue struct {
 
 	mu      sync.Mutex // guards all fields below
 	list    []*queued
-	effects [][]byte
+	effects []Effect
 	made    int
 	// keeps: what a consumer has stays with it when its connection ends, until it asks.
 	keeps bool
@@ -49,6 +50,7 @@ type request struct {
 	Consumer string
 	Numbers  []int
 	Body     []byte
+	Headers  []semel.Header
 	Text     string // the body as text, which a relay can find
 }
 
@@ -150,7 +152,7 @@ func (q *netQueue) answer(r *request) (a reply) {
 		}
 	case "deliver":
 		if a.Refused = string(r.Body) == refusedBody; !a.Refused {
-			q.effects = append(q.effects, r.Body)
+			q.effects = append(q.effects, Effect{r.Body, r.Headers})
 		}
 	}
 	return a
@@ -317,6 +319,9 @@ func (s *netSource) settle(ctx context.Context, do string, items []*pipeline.Ite
 	}
 	for {
 		_, err := s.call(ctx, r)
+		if s.bug == hidesAckErrors && do == "ack" {
+			return nil
+		}
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -355,7 +360,7 @@ func (s *netSource) Close(ctx context.Context) error {
 // netPlace is a netQueue for the suite.
 func netPlace(tb testing.TB, b sourceBug) SourcePlace {
 	q := newNetQueue(tb)
-	q.keeps = b == strandsVanished || b == noSecondLook
+	q.keeps = b == strandsVanished || b == noSecondLook || b == hidesAckErrors
 	open := func(address string) (pipeline.Source, error) {
 		s := openNetSource(q, address, b)
 		if b == noSecondLook { // it takes over from its predecessor alone
@@ -419,7 +424,7 @@ func (s *netSink) Deliver(ctx context.Context, items []*pipeline.Item) {
 }
 
 func (s *netSink) deliver(ctx context.Context, it *pipeline.Item) error {
-	a, err := s.call(ctx, request{Do: "deliver", Body: it.Message.Body})
+	a, err := s.call(ctx, request{Do: "deliver", Body: it.Message.Body, Headers: header.Output(it, "")})
 	switch {
 	case err == nil && a.Refused:
 		refused := errors.New("the server refuses the message")
@@ -447,7 +452,7 @@ func (s *netSink) deliver(ctx context.Context, it *pipeline.Item) error {
 	case s.bug == successForLost:
 		return nil
 	case s.bug == repeatsLost:
-		_, err = s.call(ctx, request{Do: "deliver", Body: it.Message.Body})
+		_, err = s.call(ctx, request{Do: "deliver", Body: it.Message.Body, Headers: header.Output(it, "")})
 		return err
 	}
 	return pipeline.Unavailable(fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err), 0)
@@ -462,7 +467,7 @@ func netTarget(tb testing.TB, b sinkBug) SinkTarget {
 		Server: q.address, Refused: []byte(refusedBody),
 		Sink:   func(context.Context) (pipeline.Sink, error) { return open(q.address) },
 		SinkAt: func(_ context.Context, address string) (pipeline.Sink, error) { return open(address) },
-		Effects: func(context.Context) ([][]byte, error) {
+		Effects: func(context.Context) ([]Effect, error) {
 			q.mu.Lock()
 			defer q.mu.Unlock()
 			return slices.Clone(q.effects), nil

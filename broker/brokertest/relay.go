@@ -14,10 +14,11 @@ type relay struct {
 	address  string
 	listener net.Listener
 
-	mu   sync.Mutex // guards all fields below
-	open map[net.Conn]bool
-	gone bool  // no connection lasts
-	loss *loss // or nil
+	mu      sync.Mutex // guards all fields below
+	open    map[net.Conn]bool
+	gone    bool          // no connection lasts
+	knocked chan struct{} // closed when a connection was refused
+	loss    *loss         // or nil
 }
 
 // loss is an answer that is lost, with its connection.
@@ -36,7 +37,7 @@ func newRelay(tb testing.TB, server string) *relay {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	r := &relay{address: listener.Addr().String(), listener: listener, open: map[net.Conn]bool{}}
+	r := &relay{address: listener.Addr().String(), listener: listener, open: map[net.Conn]bool{}, knocked: make(chan struct{})}
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -70,18 +71,39 @@ func (r *relay) enter(conns ...net.Conn) bool {
 	for _, conn := range conns {
 		r.open[conn] = true
 	}
+	if r.gone {
+		select {
+		case <-r.knocked:
+		default:
+			close(r.knocked)
+		}
+	}
 	return !r.gone
 }
 
-// cut ends all connections, and refuses further ones.
+// cut ends all connections, and refuses further ones for good.
 func (r *relay) cut() {
 	r.listener.Close()
+	r.away()
+}
+
+// away ends all connections, and refuses further ones until back is called. The channel is closed
+// when it has refused one: then the connector has noticed.
+func (r *relay) away() (knocked <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.gone = true
+	r.gone, r.knocked = true, make(chan struct{})
 	for conn := range r.open {
 		conn.Close()
 	}
+	return r.knocked
+}
+
+// back takes connections again.
+func (r *relay) back() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gone = false
 }
 
 // lose loses the next answer that has the marker or, with behind above 0, the answer with

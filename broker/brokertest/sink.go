@@ -28,7 +28,7 @@ func newSinkEnv(w *watched, h SinkHarness) *sinkEnv {
 	e.env = newEnv(w, h.Patience, h.Messages, sinkPartitions)
 	e.target.Restart = e.byHarness(e.target.Restart)
 	effects := e.target.Effects
-	e.target.Effects = func(ctx context.Context) (list [][]byte, err error) {
+	e.target.Effects = func(ctx context.Context) (list []Effect, err error) {
 		err = e.byHarness(func(ctx context.Context) error { list, err = effects(ctx); return err })(ctx)
 		return list, err
 	}
@@ -350,8 +350,8 @@ func (e *sinkEnv) fresh(id string) Numbered {
 // times counts the effects of a message at the target.
 func (e *sinkEnv) times(m Numbered) (n int) {
 	e.Helper()
-	for _, data := range e.effects() {
-		if bytes.Equal(data, m.Body) {
+	for _, effect := range e.effects() {
+		if bytes.Equal(effect.Body, m.Body) {
 			n++
 		}
 	}
@@ -374,7 +374,7 @@ func (e *sinkEnv) restarts() {
 	e.check()
 }
 
-func (e *sinkEnv) effects() [][]byte {
+func (e *sinkEnv) effects() []Effect {
 	e.Helper()
 	effects, err := e.target.Effects(e.Context())
 	if err != nil {
@@ -398,8 +398,8 @@ func (e *sinkEnv) learn() {
 	if !e.ledger.commits {
 		return
 	}
-	for _, data := range e.effects() {
-		m, ok := e.ledger.knows(data)
+	for _, effect := range e.effects() {
+		m, ok := e.ledger.knows(effect.Body)
 		e.ledger.mu.Lock()
 		if ok && e.ledger.accepted[m.ID] == 0 {
 			e.ledger.accepted[m.ID] = 1
@@ -413,8 +413,8 @@ func (e *sinkEnv) learn() {
 func (e *sinkEnv) compare(repeats bool) {
 	e.Helper()
 	times := map[string]int{}
-	for _, data := range e.effects() {
-		if m, ok := e.ledger.knows(data); ok {
+	for _, effect := range e.effects() {
+		if m, ok := e.ledger.knows(effect.Body); ok {
 			times[m.ID]++
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -27,6 +28,7 @@ func sourceCases() []testCase[*sourceEnv] {
 		{"Read ends with its context, and Close ends everything", (*sourceEnv).ends},
 		{"two consumers share the messages, or there is one", (*sourceEnv).sharesMessages},
 		{"messages come again after a lost answer", (*sourceEnv).losesAnswer},
+		{"an acknowledgement that fails is reported, or made good", (*sourceEnv).acksInOutage},
 		{"another consumer gets the messages of one that vanished", (*sourceEnv).vanishes},
 		{"the server is restarted in the middle", (*sourceEnv).restarts},
 	}
@@ -450,6 +452,71 @@ func (e *sourceEnv) losesAnswer() {
 	}
 	e.settle(ctx, source, items)
 	e.close(ctx, source)
+}
+
+// acksInOutage acknowledges messages while the server cannot be reached, and again until Ack
+// returns no error, as the runner does. A message whose acknowledgement did not arrive comes again
+// while the source reads, and is acknowledged once more. After a clean end none may come.
+func (e *sourceEnv) acksInOutage() {
+	if !e.behindRelay() {
+		return
+	}
+	e.apart = e.harness.Blocking
+	ctx, cancel := e.context()
+	defer cancel()
+	relay := newRelay(e, e.place.Server)
+	source := e.openAt(ctx, relay)
+	const n = 8
+	partitions := make([]int, n) // one: the last messages of a partition hold up no position
+	for i := range partitions {
+		if e.apart {
+			partitions[i] = e.partition()
+		}
+	}
+	list := e.numberIn(partitions)
+	wait := e.produce(ctx, list)
+	items := e.readAll(ctx, source, list)
+	wait()
+	held := list[n-2:] // which nobody settles here: with them, all comes again that does
+	mine := func(it *pipeline.Item) bool {
+		m, ok := e.ledger.knows(it.Message.Body)
+		return ok && !slices.ContainsFunc(held, func(h Numbered) bool { return h.Partition == m.Partition && h.Place == m.Place })
+	}
+	items = slices.DeleteFunc(items, func(it *pipeline.Item) bool { return !mine(it) })
+	e.accept(items)
+	knocked := relay.away()
+	select {
+	case <-knocked:
+	case <-time.After(quiet): // it connects when it must
+	}
+	outage, end := context.WithTimeout(ctx, quiet)
+	err := source.Ack(outage, items)
+	end()
+	relay.back()
+	for err != nil && ctx.Err() == nil {
+		if err = source.Ack(ctx, items); err != nil {
+			_ = retry.Sleep(ctx, quiet/4) // its error is that of ctx
+		}
+	}
+	if err != nil {
+		e.Errorf("the server is back, and in %v no acknowledgement succeeded: %v", e.patience, err)
+	}
+	more := e.number(1) // which arrives when the source has its server back
+	held = append(slices.Clone(held), more...)
+	wait = e.produce(ctx, more)
+	back := append(e.readAll(ctx, source, more), source.readRest(ctx, quiet)...)
+	wait()
+	e.settle(ctx, source, slices.DeleteFunc(back, func(it *pipeline.Item) bool { return !mine(it) }))
+	e.close(ctx, source)
+
+	next := e.open(ctx)
+	rest := e.readAll(ctx, next, held)
+	rest = append(rest, next.readRest(ctx, quiet)...)
+	if next.again > 0 {
+		e.Errorf("the server was away when messages were acknowledged, Ack and Close returned no error, and %d of %d came again to the next consumer: return the error of the server", next.again, len(items))
+	}
+	e.settle(ctx, next, rest)
+	e.close(ctx, next)
 }
 
 // vanishes cuts a consumer off that has messages, without a word to the server. They must

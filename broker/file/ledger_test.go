@@ -122,30 +122,37 @@ func TestFileRenamedWhenItIsFoundIsRead(t *testing.T) {
 
 func TestSinkPassesTheSuite(t *testing.T) {
 	t.Parallel()
-	brokertest.RunSink(t, brokertest.SinkHarness{New: func(tb testing.TB) brokertest.SinkTarget {
+	brokertest.RunSink(t, brokertest.SinkHarness{NoHeaders: true, New: func(tb testing.TB) brokertest.SinkTarget {
 		path := filepath.Join(tb.TempDir(), "out.jsonl")
 		return brokertest.SinkTarget{
 			Sink:    func(context.Context) (pipeline.Sink, error) { return file.OpenSink(path, nil) },
 			Refused: []byte(noLine),
-			Effects: func(context.Context) ([][]byte, error) { return linesOf(path) },
+			Effects: func(context.Context) ([]brokertest.Effect, error) { return effects(linesOf(path)) },
 		}
 	}})
 }
 
 func TestStreamPassesTheSuite(t *testing.T) {
 	t.Parallel()
-	brokertest.RunSink(t, brokertest.SinkHarness{New: func(testing.TB) brokertest.SinkTarget {
+	brokertest.RunSink(t, brokertest.SinkHarness{NoHeaders: true, New: func(testing.TB) brokertest.SinkTarget {
 		var buffer bytes.Buffer
 		return brokertest.SinkTarget{
 			Sink:    func(context.Context) (pipeline.Sink, error) { return file.NewStream(&buffer), nil },
 			Refused: []byte(noLine),
-			Effects: func(context.Context) ([][]byte, error) { return split(buffer.Bytes()), nil },
+			Effects: func(context.Context) ([]brokertest.Effect, error) { return effects(split(buffer.Bytes()), nil) },
 		}
 	}})
 }
 
 // noLine is a body that cannot be a line of a file.
 const noLine = "no\nline"
+
+func effects(lines [][]byte, err error) (list []brokertest.Effect, _ error) {
+	for _, line := range lines {
+		list = append(list, brokertest.Effect{Body: line})
+	}
+	return list, err
+}
 
 func linesOf(path string) ([][]byte, error) {
 	data, err := os.ReadFile(path)
@@ -164,7 +171,7 @@ func split(data []byte) (lines [][]byte) {
 
 func TestSessionPassesTheSuite(t *testing.T) {
 	t.Parallel()
-	brokertest.RunSink(t, brokertest.SinkHarness{New: func(tb testing.TB) brokertest.SinkTarget {
+	brokertest.RunSink(t, brokertest.SinkHarness{NoHeaders: true, New: func(tb testing.TB) brokertest.SinkTarget {
 		dir := tb.TempDir()
 		store, err := logstore.Open(filepath.Join(dir, "keys"), nil)
 		if err != nil {
@@ -181,7 +188,7 @@ func TestSessionPassesTheSuite(t *testing.T) {
 				return file.OpenSession(ctx, store, path, file.InParts(file.SessionOptions{}, 3))
 			},
 			Refused: []byte(noLine),
-			Effects: func(context.Context) ([][]byte, error) { return linesOf(path) },
+			Effects: func(context.Context) ([]brokertest.Effect, error) { return effects(linesOf(path)) },
 		}
 	}})
 }

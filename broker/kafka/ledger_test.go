@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/brokertest"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
@@ -134,13 +135,13 @@ func sinkTarget(tb testing.TB, addr string, restart restartFunc) brokertest.Sink
 		Server:  addr,
 		SinkAt:  func(ctx context.Context, address string) (pipeline.Sink, error) { return open(ctx, through(address)) },
 		Refused: make([]byte, 2<<20), // a topic takes 1 MiB
-		Effects: func(ctx context.Context) ([][]byte, error) { return bodiesOf(ctx, client, addr, topic) },
+		Effects: func(ctx context.Context) ([]brokertest.Effect, error) { return effectsIn(ctx, client, addr, topic) },
 		Restart: restart,
 	}
 }
 
-// bodiesOf reads all that is in a topic at the moment.
-func bodiesOf(ctx context.Context, client *kgo.Client, addr, topic string) ([][]byte, error) {
+// effectsIn reads all that is in a topic at the moment.
+func effectsIn(ctx context.Context, client *kgo.Client, addr, topic string) (list []brokertest.Effect, err error) {
 	ends, err := kadm.NewClient(client).ListEndOffsets(ctx, topic)
 	if err == nil {
 		err = ends.Error()
@@ -155,17 +156,20 @@ func bodiesOf(ctx context.Context, client *kgo.Client, addr, topic string) ([][]
 		return nil, err
 	}
 	defer reader.Close()
-	var bodies [][]byte
-	for left > len(bodies) {
+	for left > len(list) {
 		fetches := reader.PollFetches(ctx)
 		if ctx.Err() != nil {
 			return nil, errors.Join(ctx.Err(), fetches.Err())
 		}
 		for r := range fetches.RecordsAll() {
-			bodies = append(bodies, r.Value)
+			effect := brokertest.Effect{Body: r.Value}
+			for _, h := range r.Headers {
+				effect.Headers = append(effect.Headers, semel.Header{Name: h.Key, Value: h.Value})
+			}
+			list = append(list, effect)
 		}
 	}
-	return bodies, nil
+	return list, nil
 }
 
 // The suite counts goroutines, so that these tests are not parallel.

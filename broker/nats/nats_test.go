@@ -130,8 +130,7 @@ func TestSinkPassesTheSuite(t *testing.T) {
 			Server:  server.Addr(),
 			SinkAt:  func(ctx context.Context, address string) (pipeline.Sink, error) { return open(ctx, "nats://"+address) },
 			Refused: make([]byte, 2<<20), // a server takes 1 MiB
-			Effects: func(ctx context.Context) ([][]byte, error) { return bodies(ctx, s) },
-			Outputs: func(ctx context.Context) ([]brokertest.Output, error) { return outputs(ctx, s) },
+			Effects: func(ctx context.Context) ([]brokertest.Effect, error) { return effects(ctx, s) },
 			Restart: restart(server),
 		}
 	}})
@@ -139,15 +138,15 @@ func TestSinkPassesTheSuite(t *testing.T) {
 
 // bodies returns the bodies that a stream has stored.
 func bodies(ctx context.Context, s jetstream.Stream) (list [][]byte, err error) {
-	stored, err := outputs(ctx, s)
-	for _, o := range stored {
-		list = append(list, o.Body)
+	stored, err := effects(ctx, s)
+	for _, e := range stored {
+		list = append(list, e.Body)
 	}
 	return list, err
 }
 
-// outputs returns what a stream has stored.
-func outputs(ctx context.Context, s jetstream.Stream) (list []brokertest.Output, err error) {
+// effects returns what a stream has stored.
+func effects(ctx context.Context, s jetstream.Stream) (list []brokertest.Effect, err error) {
 	info, err := s.Info(ctx)
 	if err != nil {
 		return nil, err
@@ -160,13 +159,13 @@ func outputs(ctx context.Context, s jetstream.Stream) (list []brokertest.Output,
 		if err != nil {
 			return nil, err
 		}
-		o := brokertest.Output{Body: msg.Data}
+		e := brokertest.Effect{Body: msg.Data}
 		for name, values := range msg.Header {
 			for _, value := range values {
-				o.Headers = append(o.Headers, semel.Header{Name: name, Value: []byte(value)})
+				e.Headers = append(e.Headers, semel.Header{Name: name, Value: []byte(value)})
 			}
 		}
-		list = append(list, o)
+		list = append(list, e)
 	}
 	return list, nil
 }

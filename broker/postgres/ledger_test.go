@@ -75,13 +75,13 @@ func guardOf(t testing.TB, pool *pgxpool.Pool, names pgstore.Names) *pgstore.Gua
 }
 
 // effects returns the bodies of a table in the order of their rows.
-func effects(pool *pgxpool.Pool) func(ctx context.Context) ([][]byte, error) {
-	return func(ctx context.Context) ([][]byte, error) {
+func effects(pool *pgxpool.Pool) func(ctx context.Context) ([]brokertest.Effect, error) {
+	return func(ctx context.Context) ([]brokertest.Effect, error) {
 		for {
 			rows, err := pool.Query(ctx, "SELECT body FROM out ORDER BY n")
 			if err == nil {
-				var list [][]byte
-				if list, err = pgx.CollectRows(rows, pgx.RowTo[[]byte]); err == nil {
+				var list []brokertest.Effect
+				if list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e brokertest.Effect, err error) { return e, row.Scan(&e.Body) }); err == nil {
 					return list, nil
 				}
 			}
@@ -130,7 +130,7 @@ var row = postgres.Options{Table: "out", Columns: []postgres.Column{{Name: "body
 
 func TestSinkPassesTheSuite(t *testing.T) {
 	t.Parallel()
-	brokertest.RunSink(t, brokertest.SinkHarness{AtLeastOnce: true, Messages: 400, New: func(tb testing.TB) brokertest.SinkTarget {
+	brokertest.RunSink(t, brokertest.SinkHarness{AtLeastOnce: true, NoHeaders: true, Messages: 400, New: func(tb testing.TB) brokertest.SinkTarget {
 		address, pool, restart := target(tb, strings.HasSuffix(tb.Name(), "middle"))
 		return brokertest.SinkTarget{
 			Sink:   func(ctx context.Context) (pipeline.Sink, error) { return postgres.Open(ctx, address, &row) },
@@ -147,7 +147,7 @@ func TestSinkPassesTheSuite(t *testing.T) {
 
 func TestSessionPassesTheSuite(t *testing.T) {
 	t.Parallel()
-	brokertest.RunSink(t, brokertest.SinkHarness{Messages: 400, New: func(tb testing.TB) brokertest.SinkTarget {
+	brokertest.RunSink(t, brokertest.SinkHarness{NoHeaders: true, Messages: 400, New: func(tb testing.TB) brokertest.SinkTarget {
 		address, pool, restart := target(tb, strings.HasSuffix(tb.Name(), "middle"))
 		g := guard(tb, pool)
 		return brokertest.SinkTarget{
@@ -165,7 +165,7 @@ func TestSessionPassesTheSuite(t *testing.T) {
 
 func TestHandlerPassesTheSuite(t *testing.T) {
 	t.Parallel()
-	brokertest.RunSink(t, brokertest.SinkHarness{Messages: 300, New: func(tb testing.TB) brokertest.SinkTarget {
+	brokertest.RunSink(t, brokertest.SinkHarness{NoHeaders: true, Messages: 300, New: func(tb testing.TB) brokertest.SinkTarget {
 		address, pool, restart := target(tb, strings.HasSuffix(tb.Name(), "middle"))
 		g := guard(tb, pool)
 		handler := func(g *pgstore.Guard) (pipeline.Session, error) {

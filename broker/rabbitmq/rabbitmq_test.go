@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/brokertest"
 	"github.com/semel-dev/semel/broker/rabbitmq"
 	"github.com/semel-dev/semel/pipeline"
@@ -154,14 +155,14 @@ func runSink(t *testing.T, server *services.Server) {
 			SinkAt: func(ctx context.Context, address string) (pipeline.Sink, error) {
 				return rabbitmq.OpenSink(ctx, &rabbitmq.SinkOptions{Client: rabbitmq.Client{Addrs: []string{address}}, RoutingKey: queue})
 			},
-			Effects: func(context.Context) ([][]byte, error) { return bodies("amqp://"+server.Addr(), queue) },
+			Effects: func(context.Context) ([]brokertest.Effect, error) { return effects("amqp://"+server.Addr(), queue) },
 			Restart: restart(server),
 		}
 	}})
 }
 
-// bodies returns what a queue has, and leaves it there.
-func bodies(url, queue string) (list [][]byte, err error) {
+// effects returns what a queue has, and leaves it there.
+func effects(url, queue string) (list []brokertest.Effect, err error) {
 	err = with(url, func(ch *amqp.Channel) error {
 		// A marker is behind all other messages.
 		confirm, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{Type: "marker", Body: []byte("{}")})
@@ -185,7 +186,11 @@ func bodies(url, queue string) (list [][]byte, err error) {
 				if m.Type == "marker" {
 					return m.Ack(false)
 				}
-				list = append(list, m.Body)
+				effect := brokertest.Effect{Body: m.Body}
+				for name, value := range m.Headers {
+					effect.Headers = append(effect.Headers, semel.Header{Name: name, Value: fmt.Append(nil, value)})
+				}
+				list = append(list, effect)
 			case <-limit:
 				return errors.New("the marker does not come")
 			}

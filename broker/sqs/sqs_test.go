@@ -179,7 +179,7 @@ func runSink(t *testing.T, server *services.Server, p place) {
 	brokertest.RunSink(t, brokertest.SinkHarness{Messages: 200, Unordered: true, AtLeastOnce: p.end == "", New: func(tb testing.TB) brokertest.SinkTarget {
 		api := client(tb, server.URL())
 		queue := newQueue(tb, api, servicestest.Topic()+p.end, p.attributes)
-		var effects [][]byte
+		var had []brokertest.Effect
 		return brokertest.SinkTarget{
 			Sink: func(ctx context.Context) (pipeline.Sink, error) {
 				return sqs.OpenSink(ctx, &sqs.SinkOptions{Client: api, Queue: queue})
@@ -189,10 +189,10 @@ func runSink(t *testing.T, server *services.Server, p place) {
 				return sqs.OpenSink(ctx, &sqs.SinkOptions{Client: client(tb, "http://"+address), Queue: at(queue, address)})
 			},
 			Refused: make([]byte, 2<<20), // a queue takes 1 MiB
-			Effects: func(ctx context.Context) ([][]byte, error) {
-				more, err := bodies(ctx, api, queue)
-				effects = append(effects, more...)
-				return effects, err
+			Effects: func(ctx context.Context) ([]brokertest.Effect, error) {
+				more, err := effects(ctx, api, queue)
+				had = append(had, more...)
+				return had, err
 			},
 			Restart: restart(server),
 		}
@@ -284,14 +284,29 @@ func rule(t *testing.T, text string) *key.Rule {
 
 // bodies takes all messages from a queue.
 func bodies(ctx context.Context, api *awssqs.Client, queue string) (list [][]byte, err error) {
+	taken, err := effects(ctx, api, queue)
+	for _, e := range taken {
+		list = append(list, e.Body)
+	}
+	return list, err
+}
+
+// effects takes all messages from a queue, with their attributes.
+func effects(ctx context.Context, api *awssqs.Client, queue string) (list []brokertest.Effect, err error) {
 	for {
-		got, err := api.ReceiveMessage(ctx, &awssqs.ReceiveMessageInput{QueueUrl: &queue, MaxNumberOfMessages: 10, VisibilityTimeout: 60})
+		got, err := api.ReceiveMessage(ctx, &awssqs.ReceiveMessageInput{
+			QueueUrl: &queue, MaxNumberOfMessages: 10, VisibilityTimeout: 60, MessageAttributeNames: []string{"All"},
+		})
 		if err != nil || len(got.Messages) == 0 {
 			return list, err
 		}
 		in := &awssqs.DeleteMessageBatchInput{QueueUrl: &queue}
 		for i, m := range got.Messages {
-			list = append(list, []byte(*m.Body))
+			effect := brokertest.Effect{Body: []byte(*m.Body)}
+			for name, value := range m.MessageAttributes {
+				effect.Headers = append(effect.Headers, semel.Header{Name: name, Value: []byte(aws.ToString(value.StringValue))})
+			}
+			list = append(list, effect)
 			in.Entries = append(in.Entries, types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: m.ReceiptHandle})
 		}
 		if _, err := api.DeleteMessageBatch(ctx, in); err != nil {

@@ -18,7 +18,7 @@ import (
 
 func TestSinkPassesTheSuite(t *testing.T) {
 	t.Parallel()
-	brokertest.RunSink(t, brokertest.SinkHarness{AtLeastOnce: true, New: func(tb testing.TB) brokertest.SinkTarget {
+	brokertest.RunSink(t, brokertest.SinkHarness{AtLeastOnce: true, NoHeaders: true, New: func(tb testing.TB) brokertest.SinkTarget {
 		r := &receiver{tb: tb}
 		r.listen(servicestest.FreeAddr(tb))
 		tb.Cleanup(func() { r.server.Close() })
@@ -30,10 +30,10 @@ func TestSinkPassesTheSuite(t *testing.T) {
 			Server:  r.address,
 			SinkAt:  func(_ context.Context, address string) (pipeline.Sink, error) { return open(address) },
 			Refused: []byte(refused),
-			Effects: func(context.Context) ([][]byte, error) {
+			Effects: func(context.Context) ([]brokertest.Effect, error) {
 				r.mu.Lock()
 				defer r.mu.Unlock()
-				return r.bodies, nil
+				return r.effects, nil
 			},
 			Restart: func(context.Context) error {
 				err := r.server.Close() // connections are cut
@@ -44,15 +44,14 @@ func TestSinkPassesTheSuite(t *testing.T) {
 	}})
 }
 
-// receiver is a target that keeps received messages in the order of its
-// answers.
+// receiver is a target that keeps received bodies in the order of its answers.
 type receiver struct {
 	tb      testing.TB
 	address string
 	server  *http.Server
 
-	mu     sync.Mutex
-	bodies [][]byte
+	mu      sync.Mutex
+	effects []brokertest.Effect
 }
 
 func (r *receiver) listen(address string) {
@@ -84,5 +83,5 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.bodies = append(r.bodies, body)
+	r.effects = append(r.effects, brokertest.Effect{Body: body})
 }
