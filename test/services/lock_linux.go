@@ -12,9 +12,8 @@ import (
 
 // Lock takes the exclusive lock of a file or directory, and creates a file that
 // does not exist. It waits for the lock if wait is set, and otherwise returns
-// [ErrLocked]. Closing the file releases the lock, and so does the end of the
-// process.
-func Lock(name string, wait bool) (*os.File, error) {
+// [ErrLocked]. Close releases the lock, and so does the end of the process.
+func Lock(name string, wait bool) (io.Closer, error) {
 	file, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		file, err = os.OpenFile(name, os.O_CREATE|os.O_RDONLY, 0o600)
@@ -39,7 +38,16 @@ func Lock(name string, wait bool) (*os.File, error) {
 		_ = file.Close()
 		return nil, err
 	}
-	return file, nil
+	return heldLock{file}, nil
+}
+
+// heldLock is the file of a held lock.
+type heldLock struct{ *os.File }
+
+// Close releases the lock also for a child, which has all files of its parent until it executes
+// its program.
+func (l heldLock) Close() error {
+	return errors.Join(syscall.Flock(int(l.Fd()), syscall.LOCK_UN), l.File.Close())
 }
 
 // lockPort claims a port among all processes and users of the machine. It does

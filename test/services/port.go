@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"syscall"
 )
 
 const (
@@ -78,8 +79,11 @@ func claimPort(port int) (io.Closer, error) {
 	return claim, nil
 }
 
-// free reports whether a port can be bound now.
+// free reports whether a port can be bound now. Meanwhile this process starts no other one: a
+// child has all files of its parent until it executes its program, and would keep the port.
 func free(port int) bool {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	listener, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	return err == nil && listener.Close() == nil
 }

@@ -1,9 +1,11 @@
 package services_test
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -19,6 +21,35 @@ func TestProcessIsIdentifiedByItsStartTime(t *testing.T) {
 	}
 	if start, err := services.ProcessStart(1 << 30); err == nil {
 		t.Errorf("a process that does not exist has started at %q", start)
+	}
+}
+
+// A child has all files of its parent until it executes its program.
+func TestALockIsFreeAtOnceThoughProcessesStart(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	var starting sync.WaitGroup
+	defer starting.Wait()
+	defer cancel()
+	for range 4 {
+		starting.Go(func() {
+			for ctx.Err() == nil {
+				if err := exec.Command("/bin/true").Run(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	dir := t.TempDir()
+	for range 500 {
+		held, err := services.Lock(dir, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := held.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

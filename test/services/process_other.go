@@ -44,7 +44,7 @@ func asServer(*exec.Cmd) error { return errPlatform }
 func ProcessStart(int) (string, error) { return "", errPlatform }
 
 // Lock returns an error: servers are started on Linux only.
-func Lock(string, bool) (*os.File, error) { return nil, errPlatform }
+func Lock(string, bool) (io.Closer, error) { return nil, errPlatform }
 
 // lockPort claims nothing, because no server can take the port.
 func lockPort(int) (io.Closer, error) { return io.NopCloser(nil), nil }

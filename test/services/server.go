@@ -31,7 +31,7 @@ const (
 type Server struct {
 	kind kind
 	dir  string
-	held *os.File // the lock of dir, until the server is closed
+	held io.Closer // the lock of dir, until the server is closed
 	port int
 	owns io.Closer // the claim of port
 
