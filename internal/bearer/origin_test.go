@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -257,6 +258,8 @@ func TestAFileThatIsBeingWrittenIsReadAgain(t *testing.T) {
 func script(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "get-token")
+	syscall.ForkLock.RLock() // a child that starts meanwhile would have the file open, and nobody could execute it
+	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -269,16 +272,19 @@ func TestACommandWritesATokenToItsOutput(t *testing.T) {
 	if err != nil || token.Text != "abc-d e" {
 		t.Errorf("%q, %v", token.Text, err)
 	}
-	for text, want := range map[string]string{
-		"echo s3cret; echo s3cret >&2; exit 3": " failed: exit status 3: run it by hand",
-		"sleep 100 & sleep 100":                " did not end in time, and was killed: run it by hand",
+	for text, c := range map[string]struct {
+		most time.Duration
+		want string
+	}{
+		"echo s3cret; echo s3cret >&2; exit 3": {time.Minute, " failed: exit status 3: run it by hand"},
+		"sleep 100 & sleep 100":                {time.Second, " did not end in time, and was killed: run it by hand"},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), c.most)
 		begun := time.Now()
 		_, err := Command{script(t, text), "s3cret"}.Fetch(ctx)
 		cancel()
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") || !errors.Is(err, semel.ErrStoreUnavailable) {
-			t.Errorf("%s: %v, want %s", text, err, want)
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") || !errors.Is(err, semel.ErrStoreUnavailable) {
+			t.Errorf("%s: %v, want %s", text, err, c.want)
 		}
 		if took := time.Since(begun); took > 30*time.Second {
 			t.Errorf("%s took %v", text, took)
