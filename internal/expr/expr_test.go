@@ -233,8 +233,8 @@ func TestManyStepsFailTheMessage(t *testing.T) {
 	}
 }
 
-// TestALongExpressionStops evaluates one that would take seconds, in a context that has
-// ended.
+// TestALongExpressionStops evaluates one that would take more steps than a message may, in a
+// context that has ended.
 func TestALongExpressionStops(t *testing.T) {
 	f, err := expr.Compile(`value.a.all(x, value.a.all(y, y < 4))`, "", nil)
 	if err != nil {
@@ -243,13 +243,9 @@ func TestALongExpressionStops(t *testing.T) {
 	why := errors.New("it is over")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
-	began := time.Now()
-	_, _, err = f.Call(ctx, delivery(`{"a": [`+strings.Repeat("1,", 3000)+`1]}`))
+	_, _, err = f.Call(ctx, delivery(`{"a": [`+strings.Repeat("1,", 8000)+`1]}`))
 	if !errors.Is(err, why) || !strings.Contains(err.Error(), "filter value.a.all(x") || semel.Classify(err) == semel.ClassPermanent {
 		t.Errorf("%v, want a passing error that wraps %v", err, why)
-	}
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("it took %v", took)
 	}
 }
 
