@@ -415,7 +415,7 @@ func (s *shop) deliver(_ context.Context, d pipeline.Delivery) (semel.Result, er
 
 // relay runs a pipeline until ctx ends.
 func (s *shop) relay(ctx context.Context, address string) error {
-	source, err := relay.Open(ctx, address, &relay.Options{Lease: time.Second, Batch: 64})
+	source, err := relay.Open(context.WithoutCancel(ctx), address, &relay.Options{Lease: time.Second, Batch: 64}) // which may take longer than the relay is there
 	if err != nil {
 		return err
 	}
