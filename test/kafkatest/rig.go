@@ -261,6 +261,8 @@ func (b *Rig) Run(l *Line, create func(client []kgo.Opt, o pipeline.Observer) (R
 // LogIfFailed logs events at the end of a test that fails.
 func (b *Rig) LogIfFailed(e *Events) {
 	b.Cleanup(func() {
+		e.mu.Lock() // a program that was killed may still run
+		defer e.mu.Unlock()
 		if b.Failed() {
 			b.Log("events:\n" + strings.Join(e.Log, "\n"))
 		}
@@ -633,7 +635,7 @@ func (b *Rig) LostHalf(group, instance string, whole func() bool) {
 	join("leader")
 	join(instance).Close() // a static member does not leave
 	balancer.over.Store(true)
-	if !Within(3*time.Second, func() bool { return !whole() }) { // once the group is stable
+	if !Within(time.Minute, func() bool { return !whole() }) { // once the group is stable
 		b.Fatal("all partitions have an owner")
 	}
 }

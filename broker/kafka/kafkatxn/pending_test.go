@@ -315,7 +315,7 @@ func TestProgramsAreKilledWhileRecordsWait(t *testing.T) {
 		}
 		p := b.start(opts)
 		outputs := func() int { return len(b.Read("out")) }
-		if !kafkatest.Within(time.Minute, func() bool {
+		if !kafkatest.Within(5*time.Minute, func() bool {
 			messages, partitions := b.Lag(p.tr)
 			return partitions == 2 && messages == 0 && len(b.noted()) == 0 && outputs() >= number-drops
 		}) {

@@ -213,7 +213,7 @@ pipelines:
 	if err := redis.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"first\"}\n{\"id\":\""+secret+"\"}\n")
+	appendTo(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\""+secret+"\"}\n")
 	for deadline := time.Now().Add(time.Minute); ; {
 		_, text := programtest.GetPage(t, r.Address, "/readyz")
 		if strings.Contains(text, secret) {

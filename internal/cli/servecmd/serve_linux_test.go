@@ -125,7 +125,7 @@ func claim(t *testing.T, store semel.Store, r semel.ClaimRequest) semel.ClaimAns
 func TestClaimsOutliveTheServer(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "keys")
-	first := start(t, "--listen", "127.0.0.1:0", "--admin", "off", "--store", dir)
+	first := start(t, "--listen", servicestest.FreeAddr(t), "--admin", "off", "--store", dir) // no other program gets it in between
 	store := first.open(t, nil)
 	held := map[string]semel.Token{}
 	for _, id := range []string{"hold", "retry"} {
