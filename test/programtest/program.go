@@ -33,7 +33,7 @@ var Servers servicestest.Pool
 // with [Variable] it runs the program instead.
 func Main(m *testing.M) {
 	if os.Getenv(Variable) != "" {
-		ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		os.Exit(cli.Main(ctx, kind.All(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
 	}
 	os.Exit(Servers.Run(m))

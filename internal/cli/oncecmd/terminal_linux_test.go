@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,6 +39,11 @@ func onTerminal(t *testing.T, dir, line string) *screen {
 	s.Dir, s.Stdin, s.Stdout, s.Stderr = dir, terminal, terminal, terminal
 	s.Env = append(os.Environ(), programtest.Variable+"=1", "GORACE=atexit_sleep_ms=0", "PATH="+binaries+":"+os.Getenv("PATH"))
 	s.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	// The tests may have been started to ignore Ctrl-C, as in the background of a shell. Then the
+	// programs on the terminal would ignore it, too, unless this process takes it.
+	taken := make(chan os.Signal, 1)
+	signal.Notify(taken, os.Interrupt)
+	defer signal.Stop(taken)
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
