@@ -26,6 +26,8 @@ type leases struct {
 	// leaving are shards that are no longer read, until the messages of theirs that are
 	// being processed are settled. Then they are given back, unless they are lost.
 	leaving map[*shard]leave
+	// unsaid is how many missing shards a request was to add whose answer did not come.
+	unsaid int
 }
 
 // leave says whether the lease of a shard was lost.
@@ -65,10 +67,13 @@ func (ls *leases) tend(ctx context.Context) error {
 	if err := ls.pool.QueryRow(ctx, ls.sql.look, ls.owner).Scan(&others, &free, &there); err != nil {
 		return err
 	}
-	if there < shardCount {
-		if err := ls.repair(ctx); err != nil {
+	switch {
+	case there < shardCount:
+		if err := ls.repair(ctx, shardCount-there); err != nil {
 			return err
 		}
+	case ls.unsaid > 0:
+		ls.repaired(ls.unsaid)
 	}
 	share := (shardCount + others) / (others + 1) // rounded up
 	mine := ls.owned()
@@ -89,12 +94,22 @@ func (ls *leases) tend(ctx context.Context) error {
 
 // repair adds the shards that the table lacks, as after TRUNCATE or a restore of a part of
 // the database.
-func (ls *leases) repair(ctx context.Context) error {
+func (ls *leases) repair(ctx context.Context, missing int) error {
 	added, err := ls.pool.Exec(ctx, ls.sql.addShards, shardCount, ls.opts.Lease.Microseconds())
-	if n := added.RowsAffected(); err == nil && n > 0 {
-		ls.event(fmt.Sprintf("%d of the %d rows of %s were missing and were added; relays take these shards in %v, when older leases have ended", n, shardCount, ls.sql.shardTable, ls.opts.Lease))
+	if err != nil {
+		ls.unsaid = missing // they may be there by now
+		return err
 	}
-	return err
+	if n := max(int(added.RowsAffected()), ls.unsaid); n > 0 {
+		ls.repaired(n)
+	}
+	return nil
+}
+
+// repaired tells that shards were added.
+func (ls *leases) repaired(n int) {
+	ls.unsaid = 0
+	ls.event(fmt.Sprintf("%d of the %d rows of %s were missing and were added; relays take these shards in %v, when older leases have ended", n, shardCount, ls.sql.shardTable, ls.opts.Lease))
 }
 
 // owned returns the shards that are read, in the order of their numbers.
