@@ -19,7 +19,7 @@ import (
 
 const (
 	// startLimit bounds a start without a deadline.
-	startLimit = 3 * time.Minute
+	startLimit = 6 * time.Minute
 	// stopLimit is how long an orderly stop may take.
 	stopLimit = 3 * time.Minute
 	// pollPause is the pause between two checks whether a server answers.
