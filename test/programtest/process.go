@@ -29,7 +29,7 @@ func Start(t *testing.T, word string, args ...string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.CommandContext(t.Context(), program, args...)
+	command := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...)
 	command.Env = append(os.Environ(), Variable+"=1")
 	stderr, err := command.StderrPipe()
 	if err != nil {
@@ -50,15 +50,23 @@ func Start(t *testing.T, word string, args ...string) *exec.Cmd {
 					fmt.Fprintln(&all, lines.Text())
 				}
 			}()
+			kill := func() { _ = command.Process.Kill() } // it may have ended
+			context.AfterFunc(t.Context(), func() {
+				if !t.Failed() {
+					kill()
+				}
+			})
 			t.Cleanup(func() {
-				stop := syscall.SIGKILL
-				if t.Failed() {
-					stop = syscall.SIGQUIT // its goroutines say what it waits for
+				if !t.Failed() {
+					kill()
+					<-ended
+					return
 				}
-				_ = command.Process.Signal(stop) // it may have ended
-				if <-ended; t.Failed() {
-					t.Log(all.String())
-				}
+				_ = command.Process.Signal(syscall.SIGQUIT) // its goroutines say what it waits for
+				_ = command.Process.Signal(syscall.SIGCONT) // the test may have stopped it
+				defer time.AfterFunc(10*time.Second, kill).Stop()
+				<-ended
+				t.Log(all.String())
 			})
 			return command
 		}

@@ -72,6 +72,9 @@ pipelines:
 		t.Errorf("it was said after %v", took)
 	}
 	programtest.WaitForPage(t, address, "/metrics", time.Minute, http.StatusOK, `dedup_stalled{pipeline="rows"} 1`)
+	for _, name := range []string{"rows", "calls"} { // the lag is counted more rarely than the stall is noticed
+		programtest.WaitForPage(t, address, "/metrics", time.Minute, http.StatusOK, `dedup_source_lag_bytes{partition="0",pipeline="`+name+`",source=""} 34`)
+	}
 	_, text := programtest.GetPage(t, address, "/readyz")
 	if strings.Contains(text, secret) || !strings.Contains(text, "rows: not ready: the sink has not worked since 2") || !strings.Contains(text, end) || !strings.Contains(text, "idle: ready") || !strings.Contains(text, "waiting for an answer from "+target.URL) {
 		t.Errorf("%s", text)
