@@ -69,7 +69,7 @@ func TestASilentPartIsShownWithItsLastAnswer(t *testing.T) {
 		synctest.Wait()
 		check(0, long, "", 0, 0)
 		awake = make(chan struct{})
-		check(0, soon, "", soon, soon)
+		check(time.Second, soon, "", time.Second+soon, soon)
 		part.Heard(errors.New("refused")) // it answered another question
 		check(time.Second, soon, "refused", time.Second+soon, soon)
 		began := time.Now()
