@@ -182,7 +182,7 @@ crash: ## Kill the program 200 times and compare what it wrote
 soak: services-install ## Run pipelines for SOAK (30m) under random faults: outputs exact, memory flat
 	$(GO) test -count=1 -timeout 0 -v ./test/kafka -run '^TestSoak$$' -soak $(SOAK)
 
-bench: ## Measure Semel and its peers (90 min; see bench/README.md)
+bench: ## Measure Semel and its peers (2 h; see bench/README.md)
 	$(GO) run -C bench ./cmd/bench all
 
 bench-growth: ## Measure stores at 1 M to 100 M keys (60 min; needs 60 GB of disk)

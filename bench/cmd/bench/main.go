@@ -1,6 +1,6 @@
 // Command bench measures Semel and its peers, and writes the results.
 //
-//	bench all            run every benchmark, about 90 minutes
+//	bench all            run every benchmark, about two hours
 //	bench NAME...        run some; a pattern such as 'kafka-*' selects several
 //	bench list           list the names
 //	bench -quick -rounds 1 all

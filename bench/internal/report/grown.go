@@ -95,7 +95,7 @@ func keys(n int) string {
 // costs writes the table of costs.
 func (s *summary) costs(list []result.Cost) {
 	s.print("\n## What keys cost\n\n" +
-		"For a million messages of each scenario of `semel init`, of which a tenth are duplicates. After a slash: the same source and target without keys. " +
+		"For a million messages of each scenario of `semel init`. A tenth are duplicates, a fifth in `quickstart`, and none in `order-service`. After a slash: the same source and target without keys. " +
 		"CPU is that of the program and, after a plus, of all servers. Network and disk are those of all.\n\n")
 	s.costRows(list, tables)
 }
