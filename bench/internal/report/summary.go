@@ -85,7 +85,7 @@ var areas = []area{
 		{name: "http-middleware", work: "middleware in memory", peer: "the handler alone"},
 		{name: "http-middleware-idemlease", work: "middleware in memory", peer: "idemlease"},
 		{name: "serve-claim", work: "`semel serve`, durable", peer: "redis-benchmark"},
-		{name: "serve-claim-http", work: "`semel serve`, durable", peer: "net/http, keeps nothing", pending: true},
+		{name: "serve-claim-http", work: "`semel serve`, durable", peer: "net/http, keeps nothing"},
 		{name: "serve-batch", work: "`semel serve`, batches of 100", peer: "redis-benchmark"},
 		{name: "once-python", work: "Python client", peer: "redis-py"},
 		{name: "once-node", work: "Node client", peer: "ioredis"},
