@@ -144,7 +144,7 @@ func (l *Linter) keys() {
 // unsettled reports a field that holds keys, if no operator can settle those of its store.
 func (l *Linter) unsettled(path, store string) {
 	if decider := l.File.Decider(store); decider != nil && decider.Spec.About().Unsettled {
-		l.Add(doctor.Warning, NoRisk, path, "hold, and no operator can settle keys of a "+decider.Spec.Kind(), "a key whose outcome is unknown stays so until its window ends", "write on_lease_expired: retry, or use another kind of store")
+		l.Add(doctor.Warning, Loss, path, "hold, and no operator can settle keys of a "+decider.Spec.Kind(), "a key whose outcome is unknown stays so, and its message may never have its effect", "write on_lease_expired: retry, or use another kind of store")
 	}
 }
 
