@@ -151,6 +151,7 @@ var packageMap = map[string][]string{
 	"internal/invalid":     {"."},
 	"internal/peertest":    {".", "pipeline"},
 	"test/trytest":         {},
+	"test/sampletest":      {},
 	"internal/run":         {".", "vfs"},
 	"internal/table":       {"."},
 	"internal/coarse":      {".", "key"},

@@ -26,11 +26,11 @@ import (
 func TestAModuleOutsideAddsKinds(t *testing.T) {
 	t.Parallel()
 	module, dir := filepath.Join("..", "examples", "own-kinds"), t.TempDir()
-	if output, err := exec.CommandContext(t.Context(), "go", "test", "-C", module, "-short", "-vet=off", ".").CombinedOutput(); err != nil {
+	if output, err := exec.CommandContext(t.Context(), "go", "test", "-C", module, "-short", "-vet=off", "-ldflags=-w", ".").CombinedOutput(); err != nil {
 		t.Fatalf("its own tests: %v\n%s", err, output)
 	}
 	program := filepath.Join(dir, "semel-with-kinds")
-	if output, err := exec.CommandContext(t.Context(), "go", "build", "-C", module, "-o", program, ".").CombinedOutput(); err != nil {
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-C", module, "-ldflags=-w", "-o", program, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	conf, err := os.ReadFile(filepath.Join(module, "semel.yaml"))

@@ -14,7 +14,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/test/faultfs"
-	"github.com/semel-dev/semel/test/services/servicestest"
+	"github.com/semel-dev/semel/test/sampletest"
 )
 
 // sinkBeside opens a sink that commits separately from a store.
@@ -175,7 +175,7 @@ func eachCrash(t *testing.T, prepare, crashing func(r *rig) error, after func(r 
 	t.Helper()
 	random := newRandom(t)
 	for _, fsync := range []logstore.Fsync{logstore.Always, logstore.Interval, logstore.Never} {
-		for _, policy := range servicestest.OneOf(faultfs.OnlySynced, faultfs.Torn, faultfs.Everything) {
+		for _, policy := range sampletest.OneOf(faultfs.OnlySynced, faultfs.Torn, faultfs.Everything) {
 			for at := 1; ; at++ {
 				r := &rig{disk: faultfs.New(), fsync: fsync}
 				if err := prepare(r); err != nil {

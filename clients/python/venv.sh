@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prints the python of a virtual environment that has requirements.txt. It makes the
-# environment below .work if it is not there, which takes a minute, once.
+# environment in the user's cache if it is not there, which takes a minute, once for all clones.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 command -v python3 >/dev/null || {
@@ -8,7 +8,7 @@ command -v python3 >/dev/null || {
 	exit 1
 }
 of=$({ cat "$here/requirements.txt"; python3 --version; } | cksum | tr ' ' -)
-venv=$here/../../.work/python/$of
+venv=${XDG_CACHE_HOME:-$HOME/.cache}/semel/python/$of
 if ! [ -d "$venv" ]; then
 	mkdir -p "$(dirname "$venv")"
 	made=$(mktemp -d "$(dirname "$venv")/make-XXXXXX")

@@ -22,7 +22,7 @@ func TestBuildWithTheFilesTagNeedsNoServerClient(t *testing.T) {
 		}
 	}
 	semel := filepath.Join(t.TempDir(), "semel")
-	if output, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "files", "-o", semel, ".").CombinedOutput(); err != nil {
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "files", "-ldflags=-w", "-o", semel, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	dedup := exec.CommandContext(t.Context(), semel, "dedup", "--quiet", "--key", ".id")
@@ -32,7 +32,7 @@ func TestBuildWithTheFilesTagNeedsNoServerClient(t *testing.T) {
 	}
 	const all = "go install ./cmd/semel"
 	// Every verb of the whole program is there, or says what is missing.
-	list, err := exec.CommandContext(t.Context(), "go", "run", ".", "--help").Output()
+	list, err := exec.CommandContext(t.Context(), "go", "run", "-ldflags=-w", ".", "--help").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/store/memstore"
 	"github.com/semel-dev/semel/store/storetest"
+	"github.com/semel-dev/semel/test/sampletest"
 )
 
 // served is a store with the server that has its records.
@@ -89,20 +90,23 @@ func embedded(durable bool, between func(address string) (string, func())) store
 // The contract of a store holds over HTTP as it does for the store of the server.
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, embedded(true, directly))
-}
-
-func TestStoreOverMemory(t *testing.T) {
-	t.Parallel()
-	storetest.Run(t, storetest.Harness{New: func(_ testing.TB, now func() time.Time) func() (semel.Store, error) {
-		return func() (semel.Store, error) {
-			below, err := memstore.New(&memstore.Options{Clock: now})
-			if err != nil {
-				return nil, err
+	for below, h := range sampletest.Sampled(map[string]storetest.Harness{
+		"embedded": embedded(true, directly),
+		"memory": {New: func(_ testing.TB, now func() time.Time) func() (semel.Store, error) {
+			return func() (semel.Store, error) {
+				below, err := memstore.New(&memstore.Options{Clock: now})
+				if err != nil {
+					return nil, err
+				}
+				return start(below, directly)
 			}
-			return start(below, directly)
-		}
-	}})
+		}},
+	}, 1) {
+		t.Run("over "+below, func(t *testing.T) {
+			t.Parallel()
+			storetest.Run(t, h)
+		})
+	}
 }
 
 // The contract also holds if answers are lost, before the server has the request and after

@@ -10,13 +10,13 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/store/storetest"
-	"github.com/semel-dev/semel/test/services/servicestest"
+	"github.com/semel-dev/semel/test/sampletest"
 	"github.com/semel-dev/semel/vfs"
 )
 
 // With -short, conformance and crashes are tested on drawn forms.
 func TestConformance(t *testing.T) {
-	for name, opts := range servicestest.Sampled(map[string]logstore.Options{
+	for name, opts := range sampletest.Sampled(map[string]logstore.Options{
 		"defaults":       {},
 		"readable ids":   {KeepIDs: true, DurableClaims: true, SegmentSize: 1 << 20},
 		"small segments": {SegmentSize: 64 << 10, CacheBytes: 256 << 10, Fsync: logstore.Never, DurableClaims: true},
@@ -63,7 +63,7 @@ func openSpilling(dir string, opts *logstore.Options, claims *atomic.Int64) (sem
 }
 
 func TestConformanceOfKeysThatHaveLeftMemory(t *testing.T) {
-	for name, keepIDs := range servicestest.Sampled(map[string]bool{"readable ids": true, "digests": false}, 1) {
+	for name, keepIDs := range sampletest.Sampled(map[string]bool{"readable ids": true, "digests": false}, 1) {
 		t.Run(name, func(t *testing.T) {
 			storetest.Run(t, storetest.Harness{
 				New: func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
@@ -124,7 +124,7 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 const leaveMemory = "keys leave memory"
 
 func TestStoreSurvivesCrashes(t *testing.T) {
-	for name, opts := range servicestest.Sampled(map[string]logstore.Options{
+	for name, opts := range sampletest.Sampled(map[string]logstore.Options{
 		"always":       {Fsync: logstore.Always},
 		"never":        {Fsync: logstore.Never},
 		"readable ids": {Fsync: logstore.Always, KeepIDs: true, DurableClaims: true},

@@ -7,14 +7,15 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/store/memstore"
 	"github.com/semel-dev/semel/store/storetest"
+	"github.com/semel-dev/semel/test/sampletest"
 )
 
 func TestConformance(t *testing.T) {
-	for name, opts := range map[string]memstore.Options{
+	for name, opts := range sampletest.Sampled(map[string]memstore.Options{
 		"zero options":       {},
 		"full records alone": {KeepIDs: true, MaxWindow: time.Second},
 		"limited":            {MaxKeys: 1 << 20, MaxResult: 1000, MaxWindow: 10 * 365 * 24 * time.Hour},
-	} {
+	}, 1) {
 		t.Run(name, func(t *testing.T) {
 			storetest.Run(t, storetest.Harness{
 				New: func(_ testing.TB, now func() time.Time) func() (semel.Store, error) {

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/test/services/servicestest"
+	"github.com/semel-dev/semel/test/sampletest"
 )
 
 // grant is a key that was granted and done, or a duplicate of one.
@@ -351,7 +351,7 @@ func forgetsNothingUnderLoad(t *testing.T, form Cleanup, opts Options) {
 
 func TestConformanceWhileCleaningUp(t *testing.T) {
 	t.Parallel()
-	for _, form := range servicestest.OneOf(CleanupDelete, CleanupMessageTime) {
+	for _, form := range sampletest.OneOf(CleanupDelete, CleanupMessageTime) {
 		t.Run(string(form), func(t *testing.T) {
 			t.Parallel()
 			conformance(t, shared.Database(t), MigrateOptions{Cleanup: form, Partitions: 8, KeepIDs: true, KeepOrigins: true}, forms()[form], cleanBeside)

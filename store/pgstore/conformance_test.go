@@ -14,6 +14,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/store/storetest"
+	"github.com/semel-dev/semel/test/sampletest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -150,21 +151,19 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	conformance(t, shared.Database(t), MigrateOptions{}, Options{})
-}
-
-func TestConformanceWithReadableKeysAndBehindPgBouncer(t *testing.T) {
-	t.Parallel()
-	const readable, pooled = "readable keys and partitions", "behind PgBouncer"
-	for _, form := range servicestest.OneOf(readable, pooled) {
-		t.Run(form, func(t *testing.T) {
-			t.Parallel()
-			if form == readable {
-				conformance(t, shared.Database(t), MigrateOptions{KeepIDs: true, KeepOrigins: true, Partitions: 3}, Options{Prepare: true})
-				return
-			}
+	for form, run := range sampletest.Sampled(map[string]func(t *testing.T){
+		"zero options": func(t *testing.T) { conformance(t, shared.Database(t), MigrateOptions{}, Options{}) },
+		"readable keys and partitions": func(t *testing.T) {
+			conformance(t, shared.Database(t), MigrateOptions{KeepIDs: true, KeepOrigins: true, Partitions: 3}, Options{Prepare: true})
+		},
+		"behind PgBouncer": func(t *testing.T) {
 			bouncer := servicestest.StartPgBouncer(t, servicestest.StartPostgres(t, nil), nil)
 			conformance(t, bouncer.URL(), MigrateOptions{KeepOrigins: true}, Options{MaxResult: 4096})
+		},
+	}, 1) {
+		t.Run(form, func(t *testing.T) {
+			t.Parallel()
+			run(t)
 		})
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/store/storetest"
-	"github.com/semel-dev/semel/test/services/servicestest"
+	"github.com/semel-dev/semel/test/sampletest"
 )
 
 // optimisticWays are the ways in which a guard uses optimistic inserts.
@@ -229,7 +229,7 @@ func (h optimist) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers 
 
 func TestConformanceOfOptimisticInserts(t *testing.T) {
 	t.Parallel()
-	for _, migrate := range servicestest.OneOf(MigrateOptions{}, MigrateOptions{KeepIDs: true, KeepOrigins: true, Partitions: 3}) {
+	for _, migrate := range sampletest.OneOf(MigrateOptions{}, MigrateOptions{KeepIDs: true, KeepOrigins: true, Partitions: 3}) {
 		t.Run(fmt.Sprintf("readable keys: %t", migrate.KeepIDs), func(t *testing.T) {
 			t.Parallel()
 			connections := pool(t, shared.Database(t))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/store/storetest"
+	"github.com/semel-dev/semel/test/sampletest"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -56,34 +57,94 @@ func redisAddr(t testing.TB) string {
 // four ticks.
 func compactForm() *Compact { return &Compact{Window: 2 * time.Hour, Slices: 8} }
 
+// TestConformance runs the suite with each form of the store, on a server, on a cluster and on a
+// server without persistence. With -short it draws two of them.
 func TestConformance(t *testing.T) {
-	for name, opts := range servicestest.Sampled(map[string]Options{
-		"plain":          {},
-		"ids, connected": {KeepIDs: true, MaxResult: 1000},
-		"compact":        {Compact: compactForm()},
-	}, 2) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			opts.Persistence = Logged
+	opened := func(o Options, servers func(t *testing.T) []string) func(t *testing.T) {
+		return func(t *testing.T) {
+			addrs := servers(t)
+			o.Persistence = Logged
 			h := storetest.Harness{
 				Time: storetest.Wall,
 				New: func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
-					o := opts
+					o := o
 					o.Prefix = servicestest.Prefix()
-					if name == "ids, connected" { // a store that owns its connections
-						o.Client = unhurried(nil)
-						return func() (semel.Store, error) { return Connect(tb.Context(), servers.Redis(tb), &o) }
-					}
-					client := newClient(tb, redisAddr(tb))
+					client := newClient(tb, addrs...)
 					return func() (semel.Store, error) { return New(tb.Context(), client, &o) }
 				},
 			}
-			if opts.Compact != nil {
+			if o.Compact != nil {
 				h.Collide = collide(t)
 			}
 			storetest.Run(t, h)
+		}
+	}
+	one := func(t *testing.T) []string { return []string{redisAddr(t)} }
+	cluster := func(t *testing.T) []string { return servicestest.StartRedisCluster(t, nil).Addrs() }
+	for name, run := range sampletest.Sampled(map[string]func(t *testing.T){
+		"plain":               opened(Options{}, one),
+		"ids, connected":      connected,
+		"compact":             opened(Options{Compact: compactForm()}, one),
+		"cluster":             opened(Options{}, cluster),
+		"cluster, compact":    opened(Options{Compact: compactForm(), KeepIDs: true}, cluster),
+		"without persistence": withoutPersistence,
+	}, 2) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t)
 		})
 	}
+}
+
+// connected runs the suite with a store that owns its connections.
+func connected(t *testing.T) {
+	storetest.Run(t, storetest.Harness{
+		Time: storetest.Wall,
+		New: func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
+			o := Options{KeepIDs: true, MaxResult: 1000, Prefix: servicestest.Prefix(), Persistence: Logged, Client: unhurried(nil)}
+			return func() (semel.Store, error) { return Connect(tb.Context(), servers.Redis(tb), &o) }
+		},
+	})
+}
+
+// withoutPersistence kills the server whenever the suite reopens
+// the store. The data is gone then, and the traits say so.
+func withoutPersistence(t *testing.T) {
+	server := servicestest.StartRedis(t, &services.RedisOptions{Args: []string{"--appendonly", "no"}})
+	storetest.Run(t, storetest.Harness{
+		Time: storetest.Wall,
+		New: func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
+			o := Options{Prefix: servicestest.Prefix()}
+			var last *lost
+			return func() (semel.Store, error) {
+				if last != nil && last.closed {
+					if err := server.Kill(); err != nil {
+						return nil, err
+					}
+					if err := server.Restart(tb.Context()); err != nil {
+						return nil, err
+					}
+				}
+				store, err := New(tb.Context(), newClient(tb, server.Addr()), &o)
+				if err != nil {
+					return nil, err
+				}
+				last = &lost{Store: store}
+				return last, nil
+			}
+		},
+	})
+}
+
+// lost records that the suite has closed a store.
+type lost struct {
+	*Store
+	closed bool
+}
+
+func (o *lost) Close() error {
+	o.closed = true
+	return o.Store.Close()
 }
 
 func BenchmarkSuite(b *testing.B) {
@@ -106,72 +167,5 @@ func collide(t *testing.T) func(semel.Store) (first, second semel.Key) {
 			t.Fatal(err)
 		}
 		return first, second
-	}
-}
-
-// TestConformanceWithoutPersistence kills the server whenever the suite reopens
-// the store. The data is gone then, and the traits say so.
-func TestConformanceWithoutPersistence(t *testing.T) {
-	t.Parallel()
-	server := servicestest.StartRedis(t, &services.RedisOptions{Args: []string{"--appendonly", "no"}})
-	storetest.Run(t, storetest.Harness{
-		Time: storetest.Wall,
-		New: func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
-			o := Options{Prefix: servicestest.Prefix()}
-			var last *opened
-			return func() (semel.Store, error) {
-				if last != nil && last.closed {
-					if err := server.Kill(); err != nil {
-						return nil, err
-					}
-					if err := server.Restart(tb.Context()); err != nil {
-						return nil, err
-					}
-				}
-				store, err := New(tb.Context(), newClient(tb, server.Addr()), &o)
-				if err != nil {
-					return nil, err
-				}
-				last = &opened{Store: store}
-				return last, nil
-			}
-		},
-	})
-}
-
-// opened records that the suite has closed a store.
-type opened struct {
-	*Store
-	closed bool
-}
-
-func (o *opened) Close() error {
-	o.closed = true
-	return o.Store.Close()
-}
-
-func TestConformanceOfACluster(t *testing.T) {
-	t.Parallel()
-	cluster := servicestest.StartRedisCluster(t, nil)
-	for name, opts := range servicestest.Sampled(map[string]Options{
-		"plain":   {},
-		"compact": {Compact: compactForm(), KeepIDs: true},
-	}, 1) {
-		t.Run(name, func(t *testing.T) {
-			opts.Persistence = Logged
-			h := storetest.Harness{
-				Time: storetest.Wall,
-				New: func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
-					o := opts
-					o.Prefix = servicestest.Prefix()
-					client := newClient(tb, cluster.Addrs()...)
-					return func() (semel.Store, error) { return New(tb.Context(), client, &o) }
-				},
-			}
-			if opts.Compact != nil {
-				h.Collide = collide(t)
-			}
-			storetest.Run(t, h)
-		})
 	}
 }

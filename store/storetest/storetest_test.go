@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/test/sampletest"
 )
 
 // volatile and full are the minimum and the maximum that the reference store
@@ -18,7 +19,7 @@ var (
 func TestReferenceStorePassesWithEachTraitOnAndOff(t *testing.T) {
 	t.Parallel()
 	with := func(t semel.Traits, change func(*semel.Traits)) semel.Traits { change(&t); return t }
-	for name, traits := range map[string]semel.Traits{
+	all := map[string]semel.Traits{
 		"volatile":      volatile,
 		"full":          full,
 		"durable":       with(full, func(t *semel.Traits) { t.Shared = false }),
@@ -27,7 +28,8 @@ func TestReferenceStorePassesWithEachTraitOnAndOff(t *testing.T) {
 		"no results":    with(full, func(t *semel.Traits) { t.Results = false }),
 		"small results": with(full, func(t *semel.Traits) { t.MaxResult = 1000 }),
 		"coarse time":   with(volatile, func(t *semel.Traits) { t.Tick = time.Minute }),
-	} {
+	}
+	for name, traits := range sampletest.Sampled(all, 3) {
 		t.Run(name, func(t *testing.T) { Run(t, harnessOf(traits, none)) })
 	}
 }

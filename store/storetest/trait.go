@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -388,10 +389,13 @@ func exact(e *env) {
 		return
 	}
 	// There are three times as many pairs of keys as 32-bit numbers, so a
-	// 32-bit digest would confuse some of them. With go test -short it takes a
-	// few runs to detect that.
+	// 32-bit digest would confuse some of them. With go test -short it takes
+	// some suites to detect that.
 	const batch = 4096
-	batches := times(40)
+	batches := 40
+	if testing.Short() {
+		batches = 6
+	}
 	reqs := make([]semel.ClaimRequest, batch)
 	answers := make([]semel.ClaimAnswer, batch)
 	for b := range batches {

@@ -17,6 +17,7 @@ import (
 	"github.com/semel-dev/semel/store/redisstore"
 	"github.com/semel-dev/semel/store/storetest"
 	"github.com/semel-dev/semel/store/tiered"
+	"github.com/semel-dev/semel/test/sampletest"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -102,8 +103,8 @@ func TestConformanceWithRealServers(t *testing.T) {
 		"module filter over redis":     {redisFilter(bloom, redisstore.FilterModule), cacheOf(inRedis(client))},
 		"memory, bit filter and redis": {cacheOf(inMemory(memstore.Options{})), redisFilter(client, redisstore.FilterBits), cacheOf(inRedis(client))},
 	}
-	for below, b := range servicestest.Sampled(all, 1) {
-		for above, layers := range servicestest.Sampled(stacks, 1) {
+	for below, b := range sampletest.Sampled(all, 1) {
+		for above, layers := range sampletest.Sampled(stacks, 1) {
 			t.Run(above+" over "+below, func(t *testing.T) {
 				t.Parallel()
 				storetest.Run(t, storetest.Harness{

@@ -56,7 +56,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "semel")
-	build := exec.Command("go", "build", "-o", binary, "github.com/semel-dev/semel/cmd/semel")
+	build := exec.Command("go", "build", "-ldflags=-w", "-o", binary, "github.com/semel-dev/semel/cmd/semel")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 		return 1

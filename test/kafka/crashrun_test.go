@@ -11,9 +11,23 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel/test/sampletest"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
+
+// TestProgramsAreKilled has two programs run each operator, while they and the broker are
+// stopped and killed. With -short it draws two of the operators.
+func TestProgramsAreKilled(t *testing.T) {
+	for name, test := range sampletest.Sampled(map[string]func(t *testing.T){
+		"and each key is kept once":            eachKeyIsKeptOnce,
+		"and each window has one result":       eachWindowHasOneResult,
+		"and each mixed window has one result": eachMixedWindowHasOneResult,
+		"and no join goes back":                noJoinGoesBack,
+	}, 2) {
+		t.Run(name, test)
+	}
+}
 
 // untilRunSays calls run with a seed until it reports that it says something. A run says
 // nothing if the broker lost what it had confirmed.

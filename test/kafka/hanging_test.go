@@ -22,6 +22,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/test/sampletest"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -96,7 +97,7 @@ func TestATransactionWithoutAnEndIsNamedAndEnded(t *testing.T) {
 	t.Parallel()
 	program := built(t)
 	broker := servicestest.StartKafka(t, &services.KafkaOptions{Properties: unverified})
-	for place, leaveOpen := range servicestest.Sampled(map[string]func(*hang, *stalling){
+	for place, leaveOpen := range sampletest.Sampled(map[string]func(*hang, *stalling){
 		"input": func(lost *hang, s *stalling) { lost.write(s.t, s.in, 0) },
 		"input of a producer that goes on": func(lost *hang, s *stalling) {
 			lost.write(s.t, s.in, 0)

@@ -114,10 +114,10 @@ func expected(rule string, messages []kept) (want []int, late map[int]bool) {
 	return want, late
 }
 
-// TestProgramsAreKilledAndEachKeyIsKeptOnce has two programs keep messages by each rule,
+// eachKeyIsKeptOnce has two programs keep messages by each rule,
 // while they and the broker are stopped, killed and suspended. The input says which
 // messages take effect, each exactly once.
-func TestProgramsAreKilledAndEachKeyIsKeptOnce(t *testing.T) {
+func eachKeyIsKeptOnce(t *testing.T) {
 	seed, random := chooseSeed(t)
 	ends, times, n := allEnds+ownEnds, *kills, *messages/2
 	if testing.Short() {

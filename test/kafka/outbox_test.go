@@ -18,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/outbox"
+	"github.com/semel-dev/semel/test/sampletest"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -277,7 +278,7 @@ func (s *shop) outcome(ctx context.Context, id int64) (committed bool, err error
 // the rows of a consumer that remembers keys.
 func TestOutboxDeliversCommittedMessagesInOrder(t *testing.T) {
 	t.Parallel()
-	for _, m := range servicestest.OneOf(modes...) {
+	for _, m := range sampletest.OneOf(modes...) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			deliverInOrder(t, &m)

@@ -47,7 +47,7 @@ func builtFrom(t *testing.T, dir string) string {
 
 func build(dir, target string) (string, error) {
 	name := filepath.Join(target, filepath.Base(dir))
-	if out, err := exec.Command("go", "build", "-o", name, "github.com/semel-dev/semel/"+dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags=-w", "-o", name, "github.com/semel-dev/semel/"+dir).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
 	}
 	return name, nil

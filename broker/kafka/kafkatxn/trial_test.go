@@ -23,7 +23,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
-	"github.com/semel-dev/semel/test/services/servicestest"
+	"github.com/semel-dev/semel/test/sampletest"
 )
 
 // TestATrialDecidesAsASessionOnABroker gives the same messages to both, while time passes.
@@ -68,7 +68,7 @@ func TestATrialDecidesAsASessionOnABroker(t *testing.T) {
 			return opts
 		}
 	}
-	for name, options := range servicestest.Sampled(map[string]func(b *bubble) TransactorOptions{
+	for name, options := range sampletest.Sampled(map[string]func(b *bubble) TransactorOptions{
 		"several sources, tumbling": bySource(counts(stream.Tumbling(grid), 0)), "several sources, last": bySource(keep(stream.Keep{Last: stream.Tumbling(grid)})),
 		"several sources, first": bySource(keep(stream.Keep{First: ruleFor(t, ".at")})), "several sources, sessions": bySource(counts(stream.Session(grid, 4*grid), 0)),
 		"keys": func(b *bubble) TransactorOptions {

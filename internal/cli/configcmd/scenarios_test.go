@@ -285,7 +285,7 @@ func testOrderService(t *testing.T, brokers string) {
 		t.Fatal(err)
 	}
 	service := filepath.Join(t.TempDir(), "order-service")
-	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", service, "../../../examples/order-service").CombinedOutput(); err != nil {
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-w", "-o", service, "../../../examples/order-service").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	address := servicestest.FreeAddr(t)

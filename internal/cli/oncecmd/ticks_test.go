@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/test/programtest"
+	"github.com/semel-dev/semel/test/sampletest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -37,7 +38,7 @@ func TestNoTickRunsTwice(t *testing.T) {
 		},
 		"embedded": func(*testing.T) string { return "{ embedded: { path: keys } }" },
 	}
-	for name, store := range servicestest.Sampled(stores, 2) {
+	for name, store := range sampletest.Sampled(stores, 2) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := 1000

@@ -1,4 +1,5 @@
-package servicestest
+// Package sampletest draws the cases that a test runs with -short. Each run draws others.
+package sampletest
 
 import (
 	"maps"
