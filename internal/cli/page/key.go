@@ -438,6 +438,7 @@ func changeKey(v *visit) error {
 		return err
 	}
 	v.unknownLists.named(store).forget()
+	v.status.forget()
 	return keyOfRecord(v, store, r, d)
 }
 

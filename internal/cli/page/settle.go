@@ -255,6 +255,7 @@ func settleParked(v *visit) error {
 		settlePipeline(v, ctx, op, p, of, by)
 		v.parkedLists.named(p.Name).forget()
 	}
+	v.status.forget()
 	return v.redirect("outcome?op=" + url.QueryEscape(v.operations.add(op)))
 }
 
@@ -774,5 +775,6 @@ func resolveKeys(v *visit) error {
 		}
 		v.unknownLists.named(k.store).forget()
 	}
+	v.status.forget()
 	return v.redirect("outcome?op=" + url.QueryEscape(v.operations.add(op)))
 }
