@@ -96,18 +96,18 @@ func able[T any](store semel.Store) (T, error) {
 func (h *host) auditTail(ctx context.Context, q *question, write func(*answer) error) (err error) {
 	var of AuditTail
 	if q.Pipeline != "" {
-		letters, ok, err := h.Parked(ctx, q.Pipeline)
-		if err != nil || !ok {
-			return err
+		letters, ok, failed := h.Parked(ctx, q.Pipeline)
+		if failed != nil || !ok {
+			return failed
 		}
 		defer func() { err = errors.Join(err, letters.Close()) }()
 		of, _ = letters.(AuditTail) // nil: a table is in the audit log of its store
 	} else {
-		store, err := h.store(q.Store)
-		if err != nil {
-			return err
+		store, failed := h.store(q.Store)
+		if failed != nil {
+			return failed
 		}
-		of, _ = semel.As[AuditTail](store)
+		of, _ = semel.As[AuditTail](store) // nil: it keeps none
 	}
 	if of == nil {
 		return nil

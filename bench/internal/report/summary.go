@@ -152,7 +152,7 @@ var bounds = []bound{
 	{"Key and row", "The key is a second row with an index entry, half of the work of the first, so the target of Kafka to PostgreSQL is 0.65. Batches raise the rate.", nil},
 	{"Keys of the proxy in PostgreSQL", "A request needs two transactions more, on cores that it shares with the database: the target is 0.5. A service that keeps the keys itself pays the same (%s).", []string{"http-proxy-postgres-own"}},
 	{"NATS to webhook", "A batch of messages needs two syncs of the disk, and without keys none: the target is 0.6.", nil},
-	{"`semel serve`", "Of the time of a claim, most is Go's HTTP server: beside one that keeps nothing, the ratio is %s. The target beside Redis is 0.35, and 5 times its p99. Batches have %s.", []string{"serve-claim-http", "serve-batch"}},
+	{"`semel serve`", "About half of the time of a claim is Go's HTTP server: beside one that keeps nothing, the ratio is %s. The target beside Redis is 0.35, and 5 times its p99. Batches have %s.", []string{"serve-claim-http", "serve-batch"}},
 	{"Known lines", "A known line is compared with its entry in the store. Those in the order of the day before share a read, and each of the others needs one: the target is 0.7.", nil},
 	{"Node client", "A call writes and reads more text than one of ioredis, with scope, lease, token and result, and one thread does all of it: the target is 0.65.", nil},
 }

@@ -18,7 +18,7 @@ func main() {
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body) // the harness notices a broken connection
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, grant)
+			_, _ = io.WriteString(w, grant) // it counts the answers
 		}),
 	}
 	fmt.Fprintln(os.Stderr, "answer:", server.ListenAndServe())
