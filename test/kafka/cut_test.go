@@ -17,20 +17,21 @@ import (
 // TestStateIsRestoredFromATruncatedChangelog lets a window pass by event time, restores from what
 // is left of the changelog, and writes what is inside the window again.
 func TestStateIsRestoredFromATruncatedChangelog(t *testing.T) {
-	server := servicestest.StartKafka(t, nil)
-	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DefaultProduceTopic("in"), kgo.UnknownTopicRetries(-1))
+	addr, name := servers.Kafka(t), servicestest.Topic()
+	group, in, out := name+"-"+group, name+"-in", name+"-out"
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.DefaultProduceTopic(in), kgo.UnknownTopicRetries(-1))
 	must(t, err)
 	defer client.Close()
 	adm := kadm.NewClient(client)
-	_, err = adm.CreateTopics(t.Context(), 1, 1, nil, "in", "out")
+	_, err = adm.CreateTopics(t.Context(), 1, 1, nil, in, out)
 	must(t, err)
-	reader := newReader(t, server.Addr())
+	reader := readTopic(t, addr, out)
 	defer reader.close()
 	rule, err := key.ParseRule("record-key")
 	must(t, err)
 	begin := func() (stop func()) {
 		tr, err := kafkatxn.NewTransactor(&kafkatxn.TransactorOptions{
-			Client: []kgo.Opt{kgo.SeedBrokers(server.Addr())}, Group: group, Inputs: []string{"in"}, Output: kafkatxn.Output{Topic: "out"}, Key: kafkatxn.KeyOptions{Rule: rule, OnMissing: pipeline.MissingStop},
+			Client: []kgo.Opt{kgo.SeedBrokers(addr)}, Group: group, Inputs: []string{in}, Output: kafkatxn.Output{Topic: out}, Key: kafkatxn.KeyOptions{Rule: rule, OnMissing: pipeline.MissingStop},
 			EventTime: &kafkatxn.EventTime{OnLate: pipeline.Stop}, Window: time.Minute, Member: kafkatxn.Member{Sessions: 1}, Limits: kafkatxn.Limits{Interval: 20 * time.Millisecond},
 		})
 		must(t, err)
@@ -70,7 +71,7 @@ func TestStateIsRestoredFromATruncatedChangelog(t *testing.T) {
 	for n := 141; n < 210; n++ { // in the window, as of the newest
 		write(n, 199)
 	}
-	if !within(settleFor, func() bool { return isSettled(t.Context(), adm, group) }) {
+	if !within(settleFor, func() bool { return isSettled(t.Context(), adm, group, in) }) {
 		t.Error("not all was read")
 	}
 	within(settleFor, func() bool { return reader.read() >= 210 })

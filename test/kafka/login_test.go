@@ -128,13 +128,14 @@ func permit(t *testing.T, addr, principal string, topics ...string) *kgo.Client 
 	return client
 }
 
-// moves writes a message, and waits until it is in the topic out.
-func moves(t *testing.T, client *kgo.Client, id int) {
+// moves writes a message, and waits until it is in the topic out. Both topics have a prefix.
+func moves(t *testing.T, client *kgo.Client, prefix string, id int) {
 	t.Helper()
 	adm := kadm.NewClient(client)
-	before := written(t, adm, "out")
-	must(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: "in", Value: fmt.Appendf(nil, `{"id":%d}`, id)}).FirstErr())
-	if !within(time.Minute, func() bool { return written(t, adm, "out") > before }) {
+	out := prefix + "out"
+	before := written(t, adm, out)
+	must(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: prefix + "in", Value: fmt.Appendf(nil, `{"id":%d}`, id)}).FirstErr())
+	if !within(time.Minute, func() bool { return written(t, adm, out) > before }) {
 		t.Fatalf("message %d is not moved", id)
 	}
 }
@@ -254,29 +255,42 @@ func committed(t *testing.T, addr, topic string, n int) map[string]int {
 	return there
 }
 
-// moving is a pipeline from in to out, with a store beside its file, that logs in somehow.
-func moving(addr, login string) string {
+// moving is a pipeline from in to out, with a store beside its file, that logs in somehow. Topics
+// and group have a prefix.
+func moving(addr, prefix, login string) string {
 	return fmt.Sprintf(`
 stores: { keys: { embedded: { path: keys } } }
 pipelines:
   once:
-    source: { kafka: { brokers: [%[1]q], topics: [in], group: once, start: earliest, %[2]s } }
+    source: { kafka: { brokers: [%[1]q], topics: [%[3]sin], group: %[3]sonce, start: earliest, %[2]s } }
     key: { id: .id }
     window: 1h
     store: keys
-    sink: { kafka: { brokers: [%[1]q], topic: out, %[2]s } }
-`, addr, login)
+    sink: { kafka: { brokers: [%[1]q], topic: %[3]sout, %[2]s } }
+`, addr, login, prefix)
 }
 
-// TestTokensComeFromAnEndpointAFileOrACommand has brokers that require a scope.
-func TestTokensComeFromAnEndpointAFileOrACommand(t *testing.T) {
+// TestTokensOfAScope has a broker that requires a scope.
+func TestTokensOfAScope(t *testing.T) {
 	t.Parallel()
-	program := built(t)
 	server := servicestest.StartKafka(t, &services.KafkaOptions{Login: true, Properties: map[string]string{
 		"listener.name.login.oauthbearer.connections.max.reauth.ms": "3600000", // a session ends with its token
 		"listener.name.login.oauthbearer.sasl.jaas.config":          services.KafkaTokens("kafka"),
 	}})
-	client := permit(t, server.Addr(), "User:semel", "in", "out")
+	for name, test := range map[string]func(t *testing.T, server *services.Server){
+		"come from an endpoint or a file or a command": tokensComeFromAnEndpointAFileOrACommand,
+		"are explained if missing or refused":          aTokenThatIsMissingOrRefusedIsExplained,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, server)
+		})
+	}
+}
+
+func tokensComeFromAnEndpointAFileOrACommand(t *testing.T, server *services.Server) {
+	program, prefix := built(t), "sources-"
+	client := permit(t, server.Addr(), "User:semel", prefix+"in", prefix+"out")
 	tokens := newIssuer(t, time.Minute)
 	path := filepath.Join(t.TempDir(), "token")
 	renew := func() error {
@@ -305,15 +319,15 @@ func TestTokensComeFromAnEndpointAFileOrACommand(t *testing.T) {
 		fmt.Sprintf("sasl: { oauthbearer: { file: %s, extensions: { traceId: abc } } }", path),
 		fmt.Sprintf("sasl: { oauthbearer: { command: [cat, %s] } }", path),
 	} {
-		d := newDaemon(t, program, moving(services.KafkaLogin(server), login))
+		d := newDaemon(t, program, moving(services.KafkaLogin(server), prefix, login))
 		d.env = secretly
 		d.start(t)
 		for n := range 3 {
-			moves(t, client, i*10+n)
+			moves(t, client, prefix, i*10+n)
 		}
 		if i > 0 { // the first token has ended
 			within(6*time.Second, func() bool { return false })
-			moves(t, client, i*10+9)
+			moves(t, client, prefix, i*10+9)
 		}
 		out := examine(t, d)
 		if !strings.Contains(out, "valid until ") || !strings.Contains(out, "kafka, audience none, issuer none, subject semel") || strings.Contains(out, "broken  ") {
@@ -328,19 +342,14 @@ func TestTokensComeFromAnEndpointAFileOrACommand(t *testing.T) {
 	}
 }
 
-// TestATokenThatIsMissingOrRefusedIsExplained asks doctor, and lets a pipeline run into each
+// aTokenThatIsMissingOrRefusedIsExplained asks doctor, and lets a pipeline run into each
 // trouble and out of it again.
-func TestATokenThatIsMissingOrRefusedIsExplained(t *testing.T) {
-	t.Parallel()
-	program := built(t)
-	server := servicestest.StartKafka(t, &services.KafkaOptions{Login: true, Properties: map[string]string{
-		"listener.name.login.oauthbearer.connections.max.reauth.ms": "3600000",
-		"listener.name.login.oauthbearer.sasl.jaas.config":          services.KafkaTokens("kafka"),
-	}})
-	client := permit(t, server.Addr(), "User:semel", "in", "out")
+func aTokenThatIsMissingOrRefusedIsExplained(t *testing.T, server *services.Server) {
+	program, prefix := built(t), "troubles-"
+	client := permit(t, server.Addr(), "User:semel", prefix+"in", prefix+"out")
 	tokens := newIssuer(t, 4*time.Second)
 	tokens.scopes = "kafka"
-	d := newDaemon(t, program, moving(services.KafkaLogin(server), tokens.login("")))
+	d := newDaemon(t, program, moving(services.KafkaLogin(server), prefix, tokens.login("")))
 	d.env = secretly
 	tokens.answer = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }
 	d.start(t)
@@ -348,7 +357,7 @@ func TestATokenThatIsMissingOrRefusedIsExplained(t *testing.T) {
 		t.Error("at the start, the log does not name the token endpoint")
 	}
 	tokens.set(func() { tokens.answer = nil })
-	moves(t, client, 1000)
+	moves(t, client, prefix, 1000)
 	gives := func(text string) func(http.ResponseWriter, *http.Request) {
 		return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) }
 	}
@@ -379,7 +388,7 @@ func TestATokenThatIsMissingOrRefusedIsExplained(t *testing.T) {
 		{"scope", func() { tokens.scopes = "other" }, []string{"the brokers refuse the token (insufficient_scope)", "scope other", "they require scope kafka", "write source.kafka.sasl.oauthbearer.scope: kafka"}},
 		{"not of the broker", func() { tokens.answer = gives(`{"access_token":"abc"}`) }, []string{"the brokers refuse the token (invalid_token): it has scope none", "compare its audience, issuer and subject"}},
 	} {
-		moves(t, client, i)
+		moves(t, client, prefix, i)
 		tokens.set(c.set)
 		out := examine(t, d)
 		for _, word := range c.words {
@@ -402,10 +411,10 @@ func TestATokenThatIsMissingOrRefusedIsExplained(t *testing.T) {
 		}
 		tokens.set(func() { tokens.answer, tokens.scopes = nil, "kafka" })
 	}
-	moves(t, client, 100)
+	moves(t, client, prefix, 100)
 	d.end(t, syscall.SIGTERM)
 	noSecret(t, logOf(t, d))
-	out := committed(t, server.Addr(), "out", 10)
+	out := committed(t, server.Addr(), prefix+"out", 10)
 	for body, n := range out {
 		if n != 1 {
 			t.Errorf("%s is there %d times", body, n)
@@ -445,11 +454,11 @@ func TestClientsLogInOverTLS(t *testing.T) {
 		{"token", services.KafkaLogin(server), trust + ", " + tokens.login(""), nil},
 		{"AWS", services.KafkaLogin(server), trust + ", sasl: { aws_msk_iam: { region: eu-west-1 } }", []string{"the brokers do not support the SASL mechanism AWS_MSK_IAM", "correct source.kafka.sasl"}},
 	} {
-		d := newDaemon(t, program, moving(c.addr, c.login))
+		d := newDaemon(t, program, moving(c.addr, "", c.login))
 		d.env = append(secretly, "AWS_ACCESS_KEY_ID=AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY=s3cret-aws")
 		if c.refused == nil {
 			d.start(t)
-			moves(t, client, i)
+			moves(t, client, "", i)
 			d.end(t, syscall.SIGTERM)
 		}
 		out := examine(t, d)

@@ -295,13 +295,18 @@ func deliverInOrder(t *testing.T, m *mode) {
 	}
 	random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
 	began := time.Now()
-	broker := servicestest.StartKafka(t, nil)
+	addr, name := servers.Kafka(t), servicestest.Topic()
+	var broker *services.Server // with -short, no event ends it
+	if !testing.Short() {
+		broker = servicestest.StartKafka(t, nil)
+		addr = broker.Addr()
+	}
 	database := servicestest.StartPostgres(t, &services.PostgresOptions{Settings: m.settings})
-	client, err := kgo.NewClient(kgo.SeedBrokers(broker.Addr()))
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr))
 	must(t, err)
 	defer client.Close()
 	adm := kadm.NewClient(client)
-	_, err = adm.CreateTopic(t.Context(), 4, 1, nil, "in")
+	_, err = adm.CreateTopic(t.Context(), 4, 1, nil, name)
 	must(t, err)
 	config, err := pgxpool.ParseConfig(database.URL())
 	must(t, err)
@@ -321,24 +326,24 @@ pipelines:
   relay:
     %s
     key: { id: property:message-id }
-    sink: { kafka: { brokers: [%q], topic: in } }
+    sink: { kafka: { brokers: [%q], topic: %s } }
     on_failure: { attempts: 3 }
     parked: { store: db }
-`, database.URL(), m.source, broker.Addr()))
+`, database.URL(), m.source, addr, name))
 	}
 	relays[0].do(t, "migrate", "up", "--config", relays[0].config, "-q")
 	consumer := newDaemon(t, program, fmt.Sprintf(`
-stores: { db: { postgres: { dsn: %q } } }
+stores: { db: { postgres: { dsn: %[1]q } } }
 pipelines:
   consumer:
-    source: { kafka: { brokers: [%q], topics: [in], group: consumer, session_timeout: 1s } }
+    source: { kafka: { brokers: [%[2]q], topics: [%[3]s], group: %[3]s, session_timeout: 1s } }
     key: { id: header:semel-key }
     window: 1d
     store: db
     sink: { postgres: { store: db, table: effects, columns: { aggregate: record-key, mark: body } } }
     on_failure: { attempts: 1000, backoff: 500ms }
     parked: { store: db }
-`, database.URL(), broker.Addr()))
+`, database.URL(), addr, name))
 	programs := []*daemon{relays[0], relays[1], consumer}
 	for _, d := range programs {
 		d.supervised = true // it may find no server when it starts
@@ -374,19 +379,19 @@ pipelines:
 	s.more(total-share*len(events), 0, true)
 	writers.Wait()
 	becomes(t, pool, "SELECT NOT EXISTS (SELECT FROM semel_outbox)")
-	if !within(settleFor, func() bool { return isSettled(t.Context(), adm, "consumer") }) {
+	if !within(settleFor, func() bool { return isSettled(t.Context(), adm, name, name) }) {
 		t.Error("the consumer did not commit all of the topic")
 	}
 	for _, d := range programs {
 		d.end(t, syscall.SIGTERM)
 	}
-	s.compare(t, broker.Addr(), adm)
+	s.compare(t, addr, name, adm)
 	t.Logf("%d events committed, %d rolled back, %d commits whose outcome was asked for, in %v: %v", s.count, s.rolledBack, s.unknown, time.Since(began).Round(time.Second), events)
 }
 
 // compare compares the journal of the writers with the topic, and with the effects of the
 // consumer.
-func (s *shop) compare(t *testing.T, broker string, adm *kadm.Client) {
+func (s *shop) compare(t *testing.T, broker, topic string, adm *kadm.Client) {
 	t.Helper()
 	for _, marks := range s.committed { // a transaction has its number until it has committed
 		slices.SortFunc(marks, func(a, b string) int { return number(a) - number(b) })
@@ -410,7 +415,7 @@ func (s *shop) compare(t *testing.T, broker string, adm *kadm.Client) {
 	type message struct{ id, aggregate string }
 	first, firsts, repeats := map[string]message{}, map[string][]string{}, 0
 	ids := map[string]string{}
-	for _, r := range wholeTopic(t, broker, adm) {
+	for _, r := range wholeTopic(t, broker, topic, adm) {
 		m, mark := message{header(r, "semel-key"), string(r.Key)}, string(r.Value)
 		was, again := first[mark]
 		switch {
@@ -467,14 +472,14 @@ func header(r *kgo.Record, name string) string {
 	return ""
 }
 
-// wholeTopic reads all records of the topic in.
-func wholeTopic(t *testing.T, broker string, adm *kadm.Client) (list []*kgo.Record) {
+// wholeTopic reads all records of a topic.
+func wholeTopic(t *testing.T, broker, topic string, adm *kadm.Client) (list []*kgo.Record) {
 	t.Helper()
-	ends, err := adm.ListEndOffsets(t.Context(), "in")
+	ends, err := adm.ListEndOffsets(t.Context(), topic)
 	must(t, errors.Join(err, ends.Error()))
 	left := map[int32]bool{}
 	ends.Each(func(end kadm.ListedOffset) { left[end.Partition] = end.Offset > 0 })
-	client, err := kgo.NewClient(kgo.SeedBrokers(broker), kgo.ConsumeTopics("in"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	client, err := kgo.NewClient(kgo.SeedBrokers(broker), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	must(t, err)
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), settleFor)
@@ -484,7 +489,7 @@ func wholeTopic(t *testing.T, broker string, adm *kadm.Client) (list []*kgo.Reco
 		must(t, errors.Join(ctx.Err(), fetches.Err()))
 		for r := range fetches.RecordsAll() {
 			list = append(list, r)
-			if end, _ := ends.Lookup("in", r.Partition); r.Offset == end.Offset-1 {
+			if end, _ := ends.Lookup(topic, r.Partition); r.Offset == end.Offset-1 {
 				left[r.Partition] = false
 			}
 		}

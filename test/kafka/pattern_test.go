@@ -21,20 +21,20 @@ import (
 func TestNoRecordOfANewTopicIsMissed(t *testing.T) {
 	t.Parallel()
 	program := built(t)
-	broker := servicestest.StartKafka(t, nil)
-	client, err := kgo.NewClient(kgo.SeedBrokers(broker.Addr()), kgo.UnknownTopicRetries(-1))
+	addr, name := servers.Kafka(t), servicestest.Topic()
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.UnknownTopicRetries(-1))
 	must(t, err)
 	defer client.Close()
 	d := newDaemon(t, program, fmt.Sprintf(`
 stores: { keys: { embedded: { path: keys } } }
 pipelines:
   orders:
-    source: { kafka: { brokers: [%q], topics: { pattern: 'orders-.*' }, group: once, session_timeout: 3s } }
+    source: { kafka: { brokers: [%[1]q], topics: { pattern: '%[2]s-.*' }, group: %[2]s, session_timeout: 3s } }
     key: { id: .id }
     window: 1h
     store: keys
     sink: { file: { path: out.jsonl } }
-`, broker.Addr()))
+`, addr, name))
 	adm, n := kadm.NewClient(client), 0
 	write := func(topic string) {
 		t.Helper()
@@ -59,19 +59,19 @@ pipelines:
 			t.Fatalf("%d of %d records after %v", len(lines()), n, most)
 		}
 	}
-	create("orders-0")
-	_, err = adm.CreateTopic(t.Context(), 1, 1, nil, "my-orders-0")
+	create(name + "-0")
+	_, err = adm.CreateTopic(t.Context(), 1, 1, nil, "my-"+name+"-0")
 	must(t, err)
-	must(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: "my-orders-0", Value: []byte(`{"id":"not read"}`)}).FirstErr()) // its name only ends like those
+	must(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: "my-" + name + "-0", Value: []byte(`{"id":"not read"}`)}).FirstErr()) // its name only ends like those
 	d.start(t)
 	for i := 1; i <= 3; i++ {
-		create(fmt.Sprintf("orders-%d", i))
+		create(fmt.Sprintf("%s-%d", name, i))
 		arrive(time.Minute)
 		d.end(t, syscall.SIGKILL)
-		create(fmt.Sprintf("orders-killed-%d", i))
-		write("orders-0")
+		create(fmt.Sprintf("%s-killed-%d", name, i))
+		write(name + "-0")
 		d.start(t)
-		write(fmt.Sprintf("orders-%d", i))
+		write(fmt.Sprintf("%s-%d", name, i))
 		arrive(time.Minute)
 	}
 	d.end(t, syscall.SIGTERM)

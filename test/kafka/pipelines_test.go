@@ -231,15 +231,15 @@ func (f *feeding) sum() (sum int) {
 func (f *feeding) settled(t *testing.T, group string) {
 	t.Helper()
 	adm := kadm.NewClient(f.client)
-	if !within(settleFor, func() bool { return isSettled(t.Context(), adm, group) }) {
+	if !within(settleFor, func() bool { return isSettled(t.Context(), adm, group, "in") }) {
 		t.Errorf("the group %s did not commit all of the input", group)
 	}
 }
 
-// isSettled looks at offsets alone: groups that the broker divides are not
-// described like others.
-func isSettled(ctx context.Context, adm *kadm.Client, group string) bool {
-	ends, err := adm.ListEndOffsets(ctx, "in")
+// isSettled reports whether a group has committed all of a topic. It looks at offsets alone:
+// groups that the broker divides are not described like others.
+func isSettled(ctx context.Context, adm *kadm.Client, group, topic string) bool {
+	ends, err := adm.ListEndOffsets(ctx, topic)
 	if err != nil || ends.Error() != nil {
 		return false
 	}

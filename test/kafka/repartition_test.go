@@ -150,7 +150,7 @@ pipelines:
 	}
 	began, lost := time.Now(), markers(nil)
 	settled := func() bool {
-		return during.read() >= in.keys && isSettled(t.Context(), adm, group+"-repartition")
+		return during.read() >= in.keys && isSettled(t.Context(), adm, group+"-repartition", "in")
 	}
 	if !within(settleFor, func() bool {
 		if time.Since(began) > 30*time.Second {

@@ -50,7 +50,7 @@ func TestSignedTokensHaveTheAudienceOfTheBrokers(t *testing.T) {
 		"sasl.oauthbearer.expected.audience":                                 "kafka",
 	}})
 	client := permit(t, server.Addr(), "User:semel", "in", "out")
-	d := newDaemon(t, program, moving(services.KafkaLogin(server), tokens.login("")))
+	d := newDaemon(t, program, moving(services.KafkaLogin(server), "", tokens.login("")))
 	d.env = secretly
 	out := examine(t, d)
 	for _, word := range []string{"the brokers refuse the token (invalid_token): it has scope none, audience other, issuer https://issuer, subject semel", "compare its audience, issuer and subject with those that the brokers expect"} {
@@ -63,7 +63,7 @@ func TestSignedTokensHaveTheAudienceOfTheBrokers(t *testing.T) {
 		t.Error("the log does not name the audience")
 	}
 	tokens.set(func() { audience = "kafka" })
-	moves(t, client, 1) // a token that was refused is fetched again
+	moves(t, client, "", 1) // a token that was refused is fetched again
 	d.end(t, syscall.SIGTERM)
 	if out := examine(t, d); !strings.Contains(out, "audience kafka, issuer https://issuer, subject semel") || strings.Contains(out, "broken  ") {
 		t.Errorf("doctor says\n%s", out)

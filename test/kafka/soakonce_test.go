@@ -93,7 +93,7 @@ func (s *soak) unsettled(most time.Duration) *wrong {
 	w := &wrong{text: "the pipeline within Kafka did not commit all of the input, or leaves a transaction open", unsettled: true}
 	began, settled := time.Now(), false
 	within(most, func() bool {
-		settled = isSettled(s.ctx, adm, s.once.group) && noneOpen(s.ctx, adm)
+		settled = isSettled(s.ctx, adm, s.once.group, "in") && noneOpen(s.ctx, adm)
 		return settled || time.Since(began) > time.Minute && s.excused(w) != ""
 	})
 	if settled {

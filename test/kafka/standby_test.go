@@ -27,23 +27,24 @@ const patientSession = 30 * time.Second
 // what the other reads of the keys when it takes over.
 func TestTakeoverWithAStandbyReadsOnlyTheEndOfTheChangelog(t *testing.T) {
 	const before, after = 20_000, 2_000
-	server := servicestest.StartKafka(t, nil)
-	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DefaultProduceTopic("in"), kgo.UnknownTopicRetries(-1), kgo.MaxBufferedRecords(5000))
+	addr, prefix := servers.Kafka(t), servicestest.Topic()+"-"
+	group := prefix + group
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.DefaultProduceTopic(prefix+"in"), kgo.UnknownTopicRetries(-1), kgo.MaxBufferedRecords(5000))
 	must(t, err)
 	defer client.Close()
 	adm := kadm.NewClient(client)
-	_, err = adm.CreateTopic(t.Context(), inPartitions, 1, nil, "in")
+	_, err = adm.CreateTopic(t.Context(), inPartitions, 1, nil, prefix+"in")
 	must(t, err)
-	_, err = adm.CreateTopic(t.Context(), outPartitions, 1, nil, "out")
+	_, err = adm.CreateTopic(t.Context(), outPartitions, 1, nil, prefix+"out")
 	must(t, err)
-	reader := newReader(t, server.Addr())
+	reader := readTopic(t, addr, prefix+"out")
 	defer reader.close()
 
-	victim := newProgram(t, server.Addr(), 0)
-	victim.Session = patientSession
+	victim := newProgram(t, addr, 0)
+	victim.Prefix, victim.Session = prefix, patientSession
 	victim.start(t)
 	kept := &standing{behind: -1}
-	stop := survive(t, server.Addr(), kept)
+	stop := survive(t, addr, prefix, kept)
 	defer stop()
 
 	in := &input{random: rand.New(rand.NewPCG(1, 1))}
@@ -52,7 +53,7 @@ func TestTakeoverWithAStandbyReadsOnlyTheEndOfTheChangelog(t *testing.T) {
 		counts <- n
 		close(counts)
 		must(t, in.write(t.Context(), client, counts))
-		if !within(settleFor, func() bool { return isSettled(t.Context(), adm, group) }) {
+		if !within(settleFor, func() bool { return isSettled(t.Context(), adm, group, prefix+"in") }) {
 			t.Fatal("the group did not commit all of the input")
 		}
 	}
@@ -83,12 +84,12 @@ func TestTakeoverWithAStandbyReadsOnlyTheEndOfTheChangelog(t *testing.T) {
 }
 
 // survive runs a program with a standby in this process. What it returns ends it.
-func survive(t *testing.T, addr string, observer pipeline.Observer) (stop func()) {
+func survive(t *testing.T, addr, prefix string, observer pipeline.Observer) (stop func()) {
 	t.Helper()
 	rule, err := key.ParseRule("record-key")
 	must(t, err)
 	tr, err := kafkatxn.NewTransactor(&kafkatxn.TransactorOptions{
-		Client: []kgo.Opt{kgo.SeedBrokers(addr)}, Group: group, Member: kafkatxn.Member{Instance: "survivor", Sessions: 1}, Inputs: []string{"in"}, Output: kafkatxn.Output{Topic: "out"},
+		Client: []kgo.Opt{kgo.SeedBrokers(addr)}, Group: prefix + group, Member: kafkatxn.Member{Instance: "survivor", Sessions: 1}, Inputs: []string{prefix + "in"}, Output: kafkatxn.Output{Topic: prefix + "out"},
 		Key: kafkatxn.KeyOptions{Rule: rule, OnMissing: pipeline.MissingStop}, Window: time.Hour, State: kafkatxn.StateOptions{Dir: t.TempDir(), Standby: true},
 		Limits: kafkatxn.Limits{Records: 750}, Timeouts: kafkatxn.Timeouts{Transaction: 5 * time.Second, Session: patientSession}, Observer: observer,
 	})

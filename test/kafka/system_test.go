@@ -47,6 +47,7 @@ const (
 // settings is what a program under test is started with.
 type settings struct {
 	Brokers  []string
+	Prefix   string // of the group and of the topics
 	Instance string
 	StateDir string
 	Session  time.Duration // when the group takes it for dead
@@ -57,6 +58,10 @@ type settings struct {
 }
 
 const childVariable = "SEMEL_TEST_KAFKA_PROGRAM"
+
+// servers has a broker for tests that neither end nor change one. Their topics and groups have
+// names of their own.
+var servers servicestest.Pool
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(childVariable); text != "" {
@@ -72,7 +77,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	status := m.Run()
+	status := servers.Run(m)
 	os.RemoveAll(binaries)
 	os.Exit(status)
 }
@@ -90,7 +95,7 @@ func program(text string) int {
 		return 2
 	}
 	opts := &kafkatxn.TransactorOptions{
-		Client: []kgo.Opt{kgo.SeedBrokers(s.Brokers...)}, Group: group, Member: kafkatxn.Member{Instance: s.Instance, Sessions: 1}, Inputs: []string{"in"}, Output: kafkatxn.Output{Topic: "out"},
+		Client: []kgo.Opt{kgo.SeedBrokers(s.Brokers...)}, Group: s.Prefix + group, Member: kafkatxn.Member{Instance: s.Instance, Sessions: 1}, Inputs: []string{s.Prefix + "in"}, Output: kafkatxn.Output{Topic: s.Prefix + "out"},
 		Key: kafkatxn.KeyOptions{Rule: rule, OnMissing: pipeline.MissingStop}, Window: time.Hour, State: kafkatxn.StateOptions{Dir: s.StateDir},
 		Limits: kafkatxn.Limits{Records: 750}, Timeouts: kafkatxn.Timeouts{Transaction: 5 * time.Second, Session: s.Session}, Observer: logged{},
 	}
@@ -229,7 +234,12 @@ type newReaderFunc func(t *testing.T, addr string) *reader
 
 func newReader(t *testing.T, addr string) *reader {
 	t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ConsumeTopics("out"), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+	return readTopic(t, addr, "out")
+}
+
+func readTopic(t *testing.T, addr, topic string) *reader {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.RetryBackoffFn(func(int) time.Duration { return 100 * time.Millisecond }))
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -401,12 +411,12 @@ func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64,
 	must(t, <-failed)
 	began, settled := time.Now(), false
 	within(settleFor, func() bool {
-		settled = isSettled(t.Context(), adm, group)
+		settled = isSettled(t.Context(), adm, group, "in")
 		return settled || time.Since(began) > 30*time.Second && lostMarkers(t, server).unsettle()
 	})
 	if !settled && lostMarkers(t, server).unsettle() {
 		endHanging(t, server.Addr())
-		if !within(settleFor, func() bool { return isSettled(t.Context(), adm, group) }) {
+		if !within(settleFor, func() bool { return isSettled(t.Context(), adm, group, "in") }) {
 			t.Error("the group did not commit all of the input, though no transaction hangs")
 		}
 		for _, p := range programs {
@@ -518,7 +528,7 @@ func absent(random *rand.Rand) {
 // within reports whether something comes true within a time.
 func within(most time.Duration, so func() bool) bool {
 	end := time.After(most)
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for !so() {
 		select {

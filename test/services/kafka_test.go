@@ -87,9 +87,35 @@ func committed(t *testing.T, addrs []string, topic string, n int) []string {
 	return values
 }
 
-func TestKilledKafkaHasItsRecordsAfterRestart(t *testing.T) {
-	t.Parallel()
+// TestKafka has one server for what several tests ask, because its start takes six seconds of
+// processor time. Java's directory for temporary files is that of the server, so that none is left.
+func TestKafka(t *testing.T) {
+	dir := ownTempDir(t)
+	before := javaLeftovers(t)
 	server := servicestest.StartKafka(t, nil)
+	for _, test := range []struct {
+		name string
+		run  func(t *testing.T, server *services.Server)
+	}{
+		{"a killed one has its records after restart", killedKafkaHasItsRecordsAfterRestart},
+		{"a paused one does not answer until it continues", pausedKafkaDoesNotAnswerUntilItContinues},
+		{"two share no topics", kafkasShareNoTopics},
+		{"temporary files", leavesTemporaryFiles},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, server) })
+	}
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left := contents(t, dir); len(left) > 0 {
+		t.Errorf("it left %q", left)
+	}
+	if after := javaLeftovers(t); !slices.Equal(after, before) {
+		t.Errorf("%q became %q", before, after)
+	}
+}
+
+func killedKafkaHasItsRecordsAfterRestart(t *testing.T, server *services.Server) {
 	client := kafkaClient(t, []string{server.Addr()}, kgo.TransactionalID("writer"))
 	topic := makeTopic(t, client, 1)
 	var want []string
@@ -115,9 +141,8 @@ func TestKilledKafkaHasItsRecordsAfterRestart(t *testing.T) {
 	}
 }
 
-func TestKafkaTestsShareNoTopics(t *testing.T) {
-	t.Parallel()
-	one, other := servicestest.StartKafka(t, nil), servicestest.StartKafka(t, &services.KafkaOptions{
+func kafkasShareNoTopics(t *testing.T, one *services.Server) {
+	other := servicestest.StartKafka(t, &services.KafkaOptions{
 		HeapMiB: 96, Properties: map[string]string{"message.max.bytes": "2000"},
 	})
 	clients := []*kgo.Client{
@@ -139,9 +164,7 @@ func TestKafkaTestsShareNoTopics(t *testing.T) {
 	}
 }
 
-func TestPausedKafkaDoesNotAnswerUntilItContinues(t *testing.T) {
-	t.Parallel()
-	server := servicestest.StartKafka(t, nil)
+func pausedKafkaDoesNotAnswerUntilItContinues(t *testing.T, server *services.Server) {
 	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -158,24 +181,12 @@ func TestPausedKafkaDoesNotAnswerUntilItContinues(t *testing.T) {
 	}
 }
 
-// Java's directory for temporary files is that of the server.
-func TestStoppedKafkaLeavesNoTemporaryFiles(t *testing.T) {
-	dir := ownTempDir(t)
-	before := javaLeftovers(t)
-	server := servicestest.StartKafka(t, nil)
+// leavesTemporaryFiles has Kafka unpack the library for zstd.
+func leavesTemporaryFiles(t *testing.T, server *services.Server) {
 	client := kafkaClient(t, []string{server.Addr()}, kgo.ProducerBatchCompression(kgo.ZstdCompression()))
 	topic := makeTopic(t, client, 1)
 	if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: make([]byte, 10_000)}).FirstErr(); err != nil {
 		t.Fatal(err)
-	}
-	if err := server.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if left := contents(t, dir); len(left) > 0 {
-		t.Errorf("it left %q", left)
-	}
-	if after := javaLeftovers(t); !slices.Equal(after, before) {
-		t.Errorf("%q became %q", before, after)
 	}
 }
 

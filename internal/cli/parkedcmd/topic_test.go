@@ -21,27 +21,29 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// kafkaTopics is a Kafka cluster with the topics orders and clean. clean accepts
-// only small records.
+// kafkaTopics is a Kafka cluster with two topics of a pipeline. clean accepts only small records.
 type kafkaTopics struct {
 	*testing.T
 	addr   string
+	orders string // the pipeline and its input
+	clean  string
 	client *kgo.Client
 	admin  *kadm.Client
 }
 
 func newKafkaTopics(t *testing.T, addr string) *kafkaTopics {
 	t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.DefaultProduceTopic("orders"), kgo.UnknownTopicRetries(-1))
+	name := servicestest.Topic()
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.DefaultProduceTopic(name), kgo.UnknownTopicRetries(-1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	k := &kafkaTopics{t, addr, client, kadm.NewClient(client)}
-	if _, err := k.admin.CreateTopic(t.Context(), 2, 1, nil, "orders"); err != nil {
+	k := &kafkaTopics{t, addr, name, name + "-clean", client, kadm.NewClient(client)}
+	if _, err := k.admin.CreateTopic(t.Context(), 2, 1, nil, k.orders); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.admin.CreateTopic(t.Context(), 2, 1, map[string]*string{"max.message.bytes": kadm.StringPtr("2000")}, "clean"); err != nil {
+	if _, err := k.admin.CreateTopic(t.Context(), 2, 1, map[string]*string{"max.message.bytes": kadm.StringPtr("2000")}, k.clean); err != nil {
 		t.Fatal(err)
 	}
 	return k
@@ -87,6 +89,7 @@ func (k *kafkaTopics) becomes(what string, is func() bool) {
 		if time.Now().After(deadline) {
 			k.Fatalf("it did not become so: %s", what)
 		}
+		<-time.After(50 * time.Millisecond)
 	}
 }
 
@@ -101,7 +104,7 @@ func TestParkedMessagesInATopic(t *testing.T) {
 			t.Cleanup(cluster.Close)
 			return cluster.ListenAddrs()[0]
 		},
-		"real": func(t *testing.T) string { return servicestest.StartKafka(t, nil).Addr() },
+		"real": func(t *testing.T) string { return programtest.Servers.Kafka(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -111,8 +114,8 @@ func TestParkedMessagesInATopic(t *testing.T) {
 }
 
 func testParkedInATopic(k *kafkaTopics) {
-	t := k.T
-	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.ReplaceAll(programtest.KafkaExample, "127.0.0.1:9092", k.addr))
+	t, name := k.T, k.orders
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.NewReplacer("127.0.0.1:9092", k.addr, "orders", name, "clean", k.clean).Replace(programtest.KafkaExample))
 	parked := func(words ...string) programtest.Outcome {
 		t.Helper()
 		return programtest.Run(t, "", append([]string{"parked", words[0], "--config", file}, words[1:]...)...)
@@ -152,70 +155,70 @@ func testParkedInATopic(k *kafkaTopics) {
 		switch string(m.Key) {
 		case `"huge"`:
 			huge, partition = append(huge, m.ID), m.Partition
-			if m.Reason != "permanent" || m.Attempts != 1 || m.Source != "orders" || *m.Scope != "orders" || m.Bytes != 5000 || m.At == "" {
+			if m.Reason != "permanent" || m.Attempts != 1 || m.Source != name || *m.Scope != name || m.Bytes != 5000 || m.At == "" {
 				t.Errorf("%+v", m)
 			}
 		default:
 			none = m.ID
 		}
 	}
-	if len(huge) != 2 || !strings.HasPrefix(none, "orders-parked/") {
+	if len(huge) != 2 || !strings.HasPrefix(none, name+"-parked/") {
 		t.Fatalf("%+v", list)
 	}
 	if got := parked("ls", "--reason", "key-missing"); got.Status != term.ExitDone || strings.Count(got.Stdout, "\n") != 2 || !strings.Contains(got.Stdout, none+"  ") {
 		t.Errorf("%+v", got)
 	}
-	if got := parked("show", huge[0]); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "key          huge\nscope        orders\nreason       permanent\n") || !strings.Contains(got.Stdout, "body         4.9 KiB\nxxxx") {
+	if got := parked("show", huge[0]); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "key          huge\nscope        "+name+"\nreason       permanent\n") || !strings.Contains(got.Stdout, "body         4.9 KiB\nxxxx") {
 		t.Errorf("%+v", got)
 	}
-	if got := programtest.Run(t, "", "why", "huge", "--config", file); got.Status != term.ExitDone || strings.Count(got.Stdout, "parked       orders-parked/") != 2 {
+	if got := programtest.Run(t, "", "why", "huge", "--config", file); got.Status != term.ExitDone || strings.Count(got.Stdout, "parked       "+name+"-parked/") != 2 {
 		t.Errorf("%+v", got)
 	}
-	parked("done", huge[0], "--reason", "x").Check(t, term.ExitFailed, "the keys of orders are in Kafka, where only an output makes a key done: semel parked skip removes the messages")
-	parked("retry", "orders-parked/0/99").Check(t, term.ExitFailed, "orders-parked/0/99 is not a parked message of orders")
+	parked("done", huge[0], "--reason", "x").Check(t, term.ExitFailed, "the keys of "+name+" are in Kafka, where only an output makes a key done: semel parked skip removes the messages")
+	parked("retry", name+"-parked/0/99").Check(t, term.ExitFailed, name+"-parked/0/99 is not a parked message of "+name)
 	if got := parked("retry", "--all", "--dry-run"); got.Status != term.ExitDone || strings.Count(got.Stdout, "huge: it is processed: ") != 2 || !strings.Contains(got.Stdout, "(no key): its key is found again") {
 		t.Errorf("%+v", got)
 	}
 
 	// The record that was too large fits now.
-	if _, err := k.admin.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: kadm.StringPtr("100000")}}, "clean"); err != nil {
+	if _, err := k.admin.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: kadm.StringPtr("100000")}}, k.clean); err != nil {
 		t.Fatal(err)
 	}
-	if got := parked("retry", huge[0]); got.Status != term.ExitDone || !strings.HasPrefix(got.Stdout, huge[0]+"  orders  huge: redriven: written to orders/") {
+	if got := parked("retry", huge[0]); got.Status != term.ExitDone || !strings.HasPrefix(got.Stdout, huge[0]+"  "+name+"  huge: redriven: written to "+name+"/") {
 		t.Errorf("%+v", got)
 	}
-	parked("retry", huge[0]).Check(t, term.ExitFailed, huge[0]+" is not a parked message of orders")
+	parked("retry", huge[0]).Check(t, term.ExitFailed, huge[0]+" is not a parked message of "+name)
 	stop = programtest.Background(t, "run", file, "--admin", "off")
-	k.becomes("it is delivered", func() bool { return k.count("clean", "huge") == 1 })
+	k.becomes("it is delivered", func() bool { return k.count(k.clean, "huge") == 1 })
 	if got := parked("retry", "--key", "huge", "--dry-run"); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "huge: it is a duplicate: ") {
 		t.Errorf("%+v", got)
 	}
 	if got := parked("retry", "--key", "huge", "--json"); got.Status != term.ExitDone || !strings.Contains(got.Stdout, `"id":"`+huge[1]+`","outcome":"redriven"`) {
 		t.Errorf("%+v", got)
 	}
-	if got := parked("retry", "--all"); got.Status != term.ExitDone || !strings.Contains(got.Stdout, none+"  orders  (no key): redriven: ") {
+	if got := parked("retry", "--all"); got.Status != term.ExitDone || !strings.Contains(got.Stdout, none+"  "+name+"  (no key): redriven: ") {
 		t.Errorf("%+v", got)
 	}
 	// Without a key it is parked again, under another id.
 	k.becomes("it is parked again", func() bool { return listed() == 1 && list[0].ID != none && list[0].Redrives == 1 })
-	if err := programtest.ProduceTo(t, k.addr, &kgo.Record{Topic: "orders", Partition: partition, Key: []byte("last")}); err != nil {
+	if err := programtest.ProduceTo(t, k.addr, &kgo.Record{Topic: name, Partition: partition, Key: []byte("last")}); err != nil {
 		t.Fatal(err)
 	}
-	k.becomes("all was read", func() bool { return k.count("clean", "last") == 1 })
+	k.becomes("all was read", func() bool { return k.count(k.clean, "last") == 1 })
 	stop().Check(t, term.ExitDone, `"ended"`)
 	for _, key := range []string{"small", "huge"} {
-		if n := k.count("clean", key); n != 1 {
+		if n := k.count(k.clean, key); n != 1 {
 			t.Errorf("%s was delivered %d times", key, n)
 		}
 	}
-	if got := parked("skip", "--parked-for", "key-missing", "--reason", "no order"); got.Status != term.ExitDone || got.Stdout != list[0].ID+"  orders  (no key): skipped\n" {
+	if got := parked("skip", "--parked-for", "key-missing", "--reason", "no order"); got.Status != term.ExitDone || got.Stdout != list[0].ID+"  "+name+"  (no key): skipped\n" {
 		t.Errorf("%+v", got)
 	}
 	if n := listed(); n != 0 {
 		t.Errorf("%d are left: %+v", n, list)
 	}
 	parked("retry", "--all").Check(t, term.ExitDone, "no message was chosen")
-	if n := k.count("orders-parked-settled", huge[1]); n != 1 {
+	if n := k.count(name+"-parked-settled", huge[1]); n != 1 {
 		t.Errorf("the audit log has %s %d times", huge[1], n)
 	}
 }
