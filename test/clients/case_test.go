@@ -105,15 +105,25 @@ func (c *testCase) title() string {
 
 var scopes atomic.Int64
 
-// run runs one combination of a case.
-func (c testCase) run(t *testing.T, d driver, shared *server) {
-	r := &run{T: t, testCase: &c, driver: d, server: shared, scope: fmt.Sprintf("case-%d", scopes.Add(1)), started: map[string]waiting{}}
+// alone reports whether the case needs a process of its own: it does something to the process,
+// keeps it busy, or has leases that are so short that they could end while another case does.
+func (c *testCase) alone() bool {
+	return c.Clock != 0 || c.Lease != "" || slices.ContainsFunc(c.Steps, func(s step) bool {
+		return s.Client != "" || s.Fork != nil || s.By != "" || s.N >= 100
+	})
+}
+
+// run runs one combination of a case. Cases share a server and a process if they may.
+func (c testCase) run(t *testing.T, d driver, shared *server, process *process) {
+	r := &run{T: t, testCase: &c, driver: d, server: shared, own: process, scope: fmt.Sprintf("case-%d", scopes.Add(1)), started: map[string]waiting{}}
 	if c.Server == "own" {
 		r.server = newServer(t)
 	}
 	r.journal = newJournal(t, c.Journal)
 	r.proxy = newProxy(t, r.server, c.Verbs[0], c.Faults[0], max(c.Times, 1))
-	r.own = d.start(t)
+	if c.alone() {
+		r.own = d.start(t)
+	}
 	for i, s := range c.Steps {
 		r.step = fmt.Sprintf("step %d of %q", i+1, c.title())
 		r.take(s)

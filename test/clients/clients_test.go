@@ -128,7 +128,7 @@ func TestClientsConform(t *testing.T) {
 					t.Errorf("the driver lacks the case %q, which does not exist", name)
 				}
 			}
-			random := rand.New(rand.NewPCG(seed, 0))
+			process, random := d.start(t), rand.New(rand.NewPCG(seed, 0))
 			for _, c := range cases {
 				if why, lacks := d.Lacks[c.Name]; lacks {
 					t.Logf("not run: %s: %s", c.Name, why)
@@ -146,7 +146,7 @@ func TestClientsConform(t *testing.T) {
 								t.Logf("repeat with -case-seed %d", seed)
 							}
 						})
-						one.run(t, d, shared)
+						one.run(t, d, shared, process)
 					})
 				}
 			}
