@@ -91,5 +91,6 @@ func awaitAcknowledged(t *testing.T, js jetstream.JetStream, stream string) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d messages were not delivered, and %d not acknowledged", info.NumPending, info.NumAckPending)
 		}
+		<-time.After(20 * time.Millisecond)
 	}
 }

@@ -178,6 +178,7 @@ func testWindows(t *testing.T, client *kgo.Client, env map[string]string) {
 	s.Until(committed(t, env["KAFKA_BROKERS"], "sales-by-minute"), want)
 	parked := committed(t, env["KAFKA_BROKERS"], "sales-parked")
 	for deadline := time.Now().Add(time.Minute); len(parked()) < 2 && time.Now().Before(deadline); {
+		<-time.After(50 * time.Millisecond)
 	}
 	if late := parked(); len(late) != 2 || !strings.Contains(late[0], "999") || !strings.Contains(late[1], "999") {
 		t.Errorf("parked %q, want the two late sales", late)
@@ -216,6 +217,7 @@ func testJoin(t *testing.T, client *kgo.Client, env map[string]string) {
 	s.Until(committed(t, env["KAFKA_BROKERS"], "invoices-by-tier"), want)
 	parked := committed(t, env["KAFKA_BROKERS"], "invoices-parked")
 	for deadline := time.Now().Add(time.Minute); len(parked()) < 2 && time.Now().Before(deadline); {
+		<-time.After(50 * time.Millisecond)
 	}
 	for _, invoice := range parked() {
 		if !strings.Contains(invoice, "eve") {
@@ -263,6 +265,7 @@ func testLatest(t *testing.T, client *kgo.Client, env map[string]string) {
 	s.Until(committed(t, env["KAFKA_BROKERS"], "latest-statuses"), want)
 	parked := committed(t, env["KAFKA_BROKERS"], "statuses-parked")
 	for deadline := time.Now().Add(time.Minute); len(parked()) < 2 && time.Now().Before(deadline); {
+		<-time.After(50 * time.Millisecond)
 	}
 	if late := parked(); len(late) != 2 || !strings.Contains(late[0], "lost") || !strings.Contains(late[1], "lost") {
 		t.Errorf("parked %q, want the two late statuses", late)

@@ -59,6 +59,7 @@ pipelines:
 				if time.Now().After(deadline) {
 					t.Fatal("nothing expires")
 				}
+				<-time.After(50 * time.Millisecond)
 			}
 			stop().Check(t, term.ExitDone, `"msg":"dropped"`, `"reason":"expired"`, `order-9f`)
 			if got := programtest.Run(t, "", "parked", "ls", "--config", file, "-q"); strings.Contains(got.Stdout, "9f2c41") || !strings.Contains(got.Stdout, "0c51aa") {

@@ -87,6 +87,7 @@ func TestRetryNamesWhoSettledAMessageFirst(t *testing.T) {
 				if t.Context().Err() != nil || len(retried) > 0 {
 					t.Fatal("the messages are not queued")
 				}
+				<-time.After(20 * time.Millisecond)
 			}
 			programtest.Run(t, "", "parked", "skip", "one", "--reason", "no", "--config", file).Check(t, term.ExitDone)
 			takeAway(t, file, "two")
@@ -119,6 +120,7 @@ func TestRetryContinuesWhenAnOperatorSkipsAMessage(t *testing.T) {
 				retried <- programtest.Run(t, "", "parked", "retry", "--all", "--wait", "30s", "--config", file)
 			}()
 			for !asides(t, file)["m2"].Queued && len(retried) == 0 {
+				<-time.After(20 * time.Millisecond)
 			}
 			programtest.Run(t, "", "parked", "skip", "--key", "m1", "--reason", "no", "--config", file).Check(t, term.ExitDone)
 			got := <-retried

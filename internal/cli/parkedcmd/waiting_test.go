@@ -44,6 +44,7 @@ func TestRetrySaysWhyItWaits(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the status after a minute: %+v", got)
 		}
+		<-time.After(50 * time.Millisecond)
 	}
 	if got.Status != term.ExitFound || !strings.Contains(got.Stdout, "hooks is not ready: the sink has not worked since ") || strings.Contains(got.Stdout, "of m1") {
 		t.Errorf("%+v", got)
@@ -53,6 +54,7 @@ func TestRetrySaysWhyItWaits(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("a minute after the trouble: %s", got.Stdout)
 		}
+		<-time.After(50 * time.Millisecond)
 	}
 	if !strings.Contains(got.Stdout, down+"\n") || strings.Contains(got.Stdout, "is the service up") {
 		t.Errorf("trouble that is over has a remedy: %s", got.Stdout)

@@ -226,6 +226,7 @@ pipelines:
 		if time.Now().After(deadline) {
 			t.Fatalf("it does not say what is down, or the log does not name the message: %s", text)
 		}
+		<-time.After(20 * time.Millisecond)
 	}
 }
 

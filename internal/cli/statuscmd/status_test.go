@@ -59,6 +59,7 @@ func TestStatusIsCurrentAndOfTheRightProcess(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("a minute after a message was parked: %s", got.Stdout)
 		}
+		<-time.After(20 * time.Millisecond)
 	}
 	hook := strings.Replace(programtest.ReadFile(t, file), "  copy:", "  hooks:", 1)
 	hook = programtest.WriteFile(t, filepath.Join(other, "hook.yaml"), hook)

@@ -144,6 +144,7 @@ func TestWhyReadsTheKeysOfATransaction(t *testing.T) {
 	stop := programtest.Background(t, "run", file, "--admin", "off")
 	var got programtest.Outcome
 	for deadline := time.Now().Add(5 * time.Minute); !strings.Contains(got.Stdout, "state        done") && time.Now().Before(deadline); {
+		<-time.After(50 * time.Millisecond)
 		got = ask()
 	}
 	for _, want := range []string{"pipeline     orders\n", "key          order-7\n", "origin       orders 0/1\n", "next time    it is a duplicate: it is acknowledged without effect, until ", "  keys of orders: first seen at orders 0/1; now done\n", "  keys of orders: scope orders\n"} {
