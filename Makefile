@@ -20,7 +20,7 @@ SERVICES ?=
 export SEMEL_SERVICES ?= required
 
 .DEFAULT_GOAL := help
-.PHONY: help build release release-check quick test serve test-full memory streams test-matrix check race sampled plain counts faults vulncheck fuzz crash services services-stop services-install soak bench bench-growth bench-cost bench-report
+.PHONY: help build release release-check quick test serve test-full memory streams test-matrix check race sampled plain faults vulncheck fuzz crash services services-stop services-install soak bench bench-growth bench-cost bench-report
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ quick: ## Check what changed since main, and what imports it, without servers: a
 	packages=$$($(PACKAGES) changed main) && test -z "$$packages" || SEMEL_SERVICES=none $(TEST) $$packages
 
 test: services-install check serve ## Run the gate: check, and all tests on real servers, with a few kills of each kind
-	$(SERVED) $(MAKE) -j 2 race plain sampled counts faults SERVED=
+	$(SERVED) $(MAKE) -j 2 race plain sampled faults SERVED=
 
 # Tests share servers, each with its own database, prefix, topics and queues. $(SERVED) starts
 # them for a command, always new ones, and ends them with it. They are not shared where some
@@ -76,7 +76,7 @@ vulncheck: ## Look for known vulnerabilities in what the program calls; needs th
 
 # Servers and tests keep their files in memory where there is room: the machine survives the
 # tests. $(SERVED) sets TMPDIR.
-test race sampled plain counts faults: export SEMEL_SERVICES_DIR ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "/dev/shm" }')
+test race sampled plain faults: export SEMEL_SERVICES_DIR ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "/dev/shm" }')
 
 # With -short, tests of every operation, or of many random ones, run a sample, which
 # differs from run to run. Most tests wait for servers and timers, so more of them run
@@ -95,10 +95,6 @@ sampled: $(if $(SERVED),serve)
 
 plain: $(if $(SERVED),serve)
 	exec $(SERVED) $(TEST) ./test/kafka ./broker/kafka/kafkatxn $$($(PACKAGES) plain)
-
-# Tests that -short samples or leaves out, and that need no server.
-counts:
-	$(GO) test -vet=off -ldflags=-w -timeout 20m -skip '^Test(Conformance|StoreSurvivesCrashes)' ./store/logstore ./store/memstore
 
 # The tests wait for servers and leases, so all stores of a test run at once.
 faults: # a separate module, because of its proxy

@@ -128,7 +128,6 @@ func TestCompletionWithoutResultIsStoredInTheCompactForm(t *testing.T) {
 }
 
 func TestRepeatedCompletionIsRecognisedAmongTheLastTenThousands(t *testing.T) {
-	counted(t)
 	t.Parallel()
 	b := setup(t, memstore.Options{})
 	const keys = 200_000
@@ -181,7 +180,6 @@ func TestCompletionOfAnEarlierLifeOfAKeyIsStale(t *testing.T) {
 }
 
 func TestInsertsDropExpiredRecords(t *testing.T) {
-	counted(t)
 	t.Parallel()
 	b := setup(t, memstore.Options{})
 	var early int64
@@ -375,14 +373,5 @@ func TestNewReportsAllBadOptions(t *testing.T) {
 		if !strings.Contains(err.Error(), "memstore: Options."+field+": ") {
 			t.Errorf("the error does not name %s: %v", field, err)
 		}
-	}
-}
-
-// counted leaves a test with many records and one goroutine to make counts, which runs it
-// without the race detector.
-func counted(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("it runs without -short: make counts, or go test ./store/memstore")
 	}
 }
