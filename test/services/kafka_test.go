@@ -87,8 +87,8 @@ func committed(t *testing.T, addrs []string, topic string, n int) []string {
 	return values
 }
 
-// TestKafka has one server for what several tests ask, because its start takes six seconds of
-// processor time. Java's directory for temporary files is that of the server, so that none is left.
+// TestKafka has one server for all that needs no second one, because each takes seconds to start.
+// Java's directory for temporary files is that of the server, so that none is left.
 func TestKafka(t *testing.T) {
 	dir := ownTempDir(t)
 	before := javaLeftovers(t)
