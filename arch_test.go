@@ -88,7 +88,7 @@ var packageMap = map[string][]string{
 	},
 	"broker/kafka/kafkatxn/internal/fields": {".", "key", "stream", "broker/kafka/internal/record"},
 	"broker/kafka/kafkatxn/internal/keys": {
-		".", "broker/kafka/internal/cluster", "broker/kafka/kafkatxn/internal/state", "internal/digest", "internal/table", "github.com/twmb/franz-go/pkg/kgo",
+		".", "broker/kafka/internal/cluster", "broker/kafka/kafkatxn/internal/state", "internal/digest", "internal/run", "internal/table", "vfs", "github.com/twmb/franz-go/pkg/kgo",
 	},
 	"broker/kafka/kafkatxn/internal/watermarks": {
 		"stream", "broker/kafka/internal/cluster", "broker/kafka/kafkatxn/internal/state", "github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kgo",

@@ -11,6 +11,7 @@
 package table
 
 import (
+	"encoding/binary"
 	"unsafe"
 
 	"github.com/semel-dev/semel"
@@ -105,4 +106,25 @@ func (t *Table[V]) Set(d *semel.Digest, v V, now, expiry Tick) { t.of(d).Set(d, 
 // Find returns the value and the expiry of a digest that is present.
 func (t *Table[V]) Find(d *semel.Digest, now Tick) (v V, expiry Tick, ok bool) {
 	return t.of(d).Find(d, now)
+}
+
+// Each yields the digests that have not expired at a tick, with their values and expiries, in
+// the order of their bytes, until yield returns false. A table does not keep the last byte of a
+// digest, so that byte is 0. Other calls of Each, Find and Prefetch may overlap with it.
+func (t *Table[V]) Each(now Tick, yield func(d *semel.Digest, v V, expiry Tick) bool) {
+	for i := range t.shards {
+		s := &t.shards[i].Shard
+		for j := range s.slots {
+			x := &s.slots[j]
+			if x.low == 0 || s.expired(x.low, now) {
+				continue
+			}
+			d := semel.Digest{byte(i)}
+			binary.BigEndian.PutUint64(d[1:9], x.high)
+			binary.BigEndian.PutUint64(d[7:15], x.high<<48|x.low>>16)
+			if !yield(&d, x.v, s.expiry(x.low)) {
+				return
+			}
+		}
+	}
 }

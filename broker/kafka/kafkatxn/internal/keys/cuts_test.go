@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/semel-dev/semel/test/faultfs"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
@@ -16,15 +17,19 @@ import (
 func TestStateBuiltFromATruncatedChangelogGivesTheSameAnswers(t *testing.T) {
 	t.Parallel()
 	for _, window := range []time.Duration{time.Millisecond, 10 * time.Second, 40 * 24 * time.Hour} {
-		for _, grace := range []time.Duration{0, 3 * window / 2} {
-			seed := kafkatest.NewSeed(t)
-			t.Run(fmt.Sprintf("%v and %v", window, grace), func(t *testing.T) {
+		for i := range 4 {
+			seed, grace, spill := kafkatest.NewSeed(t), time.Duration(i%2)*3*window/2, int64(i/2*100)
+			t.Run(fmt.Sprintf("%v and %v, spill %d", window, grace, spill), func(t *testing.T) {
 				t.Parallel()
 				random := rand.New(rand.NewPCG(seed, 0))
 				w := testWindowing(t, window, grace, true)
 				m := &model{w: w, first: map[int]int64{}}
 				step := max(window.Milliseconds()/50, 1)
-				log := testChangelog(t, w, new(int64), nil, random)
+				var disk *faultfs.FS
+				if spill > 0 {
+					disk = faultfs.New()
+				}
+				log := testChangelog(t, w, new(int64), disk, random, spill)
 				st := log.State
 				st.Begin()
 				base, offset := int64(1_000_000_000_000), int64(0)

@@ -1,6 +1,7 @@
 package keys
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/internal/digest"
 	"github.com/semel-dev/semel/internal/table"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // Windowing is how long keys are remembered, and by which time.
@@ -73,8 +75,8 @@ const (
 	Again
 )
 
-// State holds the keys of one partition. Committed keys are in the table, those of the
-// open transaction in the overlay. One goroutine uses it at a time.
+// State holds the keys of one partition. Committed keys are in the table, or have left it for
+// files. Those of the open transaction are in the overlay. One goroutine uses it at a time.
 type State struct {
 	opts *Options
 	made Maker
@@ -85,6 +87,8 @@ type State struct {
 	scoped  digest.Scoped
 
 	committed *table.Table[uint64]
+	count     int64 // of entries that were added to the table
+	spilled   spilled
 	overlay   overlay
 	read      Record // the last one
 	// Most is how many entries a changelog record has at most.
@@ -93,9 +97,10 @@ type State struct {
 	// Without event time it is the last time of the clock.
 	StreamTime, CommittedTime int64
 	cuts                      Cuts
+	spillTime                 int64 // CommittedTime when keys last left the table
 }
 
-var _ state.State = (*State)(nil)
+var _ state.Spiller = (*State)(nil)
 
 // Options are the options of New.
 type Options struct {
@@ -109,6 +114,8 @@ type Options struct {
 	Inputs []byte
 	// Now returns the time in milliseconds.
 	Now func() int64
+	// Spill is the least number of keys that leave memory together. Defaults to a million.
+	Spill int64
 }
 
 // New returns a state without keys.
@@ -118,7 +125,54 @@ func New(o *Options) *State {
 
 func (s *State) Expect(bytes int64) { s.committed = table.New[uint64](bytes / EntrySize) }
 
-func (s *State) Detach() bool { return true }
+// Detach implements state.State. Keys that have left memory are only in files beside the copy.
+func (s *State) Detach() bool { return len(s.spilled.runs) == 0 }
+
+// Load implements state.Spiller.
+func (s *State) Load(files vfs.FS, dir string, changelog state.ID) (state.Spilled, error) {
+	if err := s.spilled.load(files, dir, changelog); err != nil || len(s.spilled.runs) == 0 {
+		return state.Spilled{}, err
+	}
+	for _, r := range s.spilled.runs {
+		s.cuts.Note(r.of.Next, r.ended)
+		s.spillTime = r.ended
+	}
+	of := s.spilled.runs[len(s.spilled.runs)-1].of
+	of.Extent = s.spilled.extent()
+	return of, nil
+}
+
+// Spill implements state.Spiller.
+func (s *State) Spill(all state.Extent, last uint32, before int64) (state.Extent, error) {
+	p, now := &s.spilled, s.opts.tick(s.opts.Present(s.CommittedTime, s.opts.Now()))
+	least := cmp.Or(s.opts.Spill, spillKeys)
+	if p.writing != nil && s.count >= mostBehind*least {
+		<-p.writing.done
+	}
+	if err := p.collect(now, s.cuts.keep); err != nil {
+		return state.Extent{}, err
+	}
+	p.expire(before)
+	if all.Last > 0 && s.count >= least && p.writing == nil {
+		r := &keyRun{of: state.Spilled{Extent: all, Oldest: all.First, Sum: last}, begun: s.spillTime, ended: s.CommittedTime}
+		if before := p.extent(); before.Last > 0 {
+			r.of.First, r.of.From = before.Last+1, before.Next
+		}
+		r.of.Record = Encode(&Header{Kind: KindEntries, Made: s.made, Secret: s.secret, Topic: s.opts.Topic, StreamTime: s.CommittedTime})
+		p.leave(s.committed, s.count, now, r)
+		s.committed, s.count, s.spillTime = table.New[uint64](s.count), 0, s.CommittedTime
+	}
+	return p.extent(), nil
+}
+
+// Tidy implements state.Spiller.
+func (s *State) Tidy() error { return s.spilled.tidy() }
+
+// Discard implements state.Spiller.
+func (s *State) Discard() error { return s.spilled.discard() }
+
+// Close implements state.Spiller.
+func (s *State) Close() { s.spilled.close() }
 
 // Begin makes a secret, unless the changelog has one.
 func (s *State) Begin() {
@@ -151,7 +205,7 @@ func (s *State) Decide(d *semel.Digest, reached, when, offset int64) Verdict {
 		if expiry := s.opts.expiry(time); now < expiry && s.within(when, expiry) {
 			return Duplicate
 		}
-	} else if v, expiry, ok := s.committed.Find(d, now); ok && s.within(when, expiry) {
+	} else if v, expiry, ok := s.find(d, now); ok && s.within(when, expiry) {
 		if v == mark(&s.opts.Topic, offset) {
 			return Again
 		}
@@ -161,6 +215,14 @@ func (s *State) Decide(d *semel.Digest, reached, when, offset int64) Verdict {
 		return Late
 	}
 	return Fresh
+}
+
+// find returns the mark and the expiry of a committed key that has not expired.
+func (s *State) find(d *semel.Digest, now table.Tick) (mark uint64, expiry table.Tick, ok bool) {
+	if mark, expiry, ok = s.committed.Find(d, now); ok {
+		return mark, expiry, ok
+	}
+	return s.spilled.find(d, now)
 }
 
 // within reports whether a record's time is inside the window of an entry that expires
@@ -181,13 +243,21 @@ func (s *State) From(input int, partition int32, offset int64) {
 }
 
 // Prefetch prepares the decision on a key.
-func (s *State) Prefetch(d *semel.Digest) { s.committed.Prefetch(d) }
+func (s *State) Prefetch(d *semel.Digest) {
+	s.committed.Prefetch(d)
+	if t := s.spilled.leaving; t != nil {
+		t.Prefetch(d)
+	}
+}
 
 // Digest returns the digest of a key.
 func (s *State) Digest(id []byte) semel.Digest { return s.scoped.Bytes(id) }
 
 // Changes implements state.State. Most bounds the records, not the size.
 func (s *State) Changes(int) (records []*kgo.Record, err error) {
+	if s.spilled.err != nil { // then a known key may have been taken for a new one
+		return nil, s.spilled.err
+	}
 	h := Header{Kind: KindEntries, Made: s.made, Secret: s.secret, Topic: s.opts.Topic, StreamTime: s.StreamTime}
 	for i := range s.overlay.records {
 		of := &s.overlay.records[i]
@@ -224,6 +294,7 @@ func (s *State) Commit(int64, []state.Place) {
 
 func (s *State) Stored(at int64, _ int) (ends bool) {
 	s.written = true
+	s.spillTime = cmp.Or(s.spillTime, s.CommittedTime)
 	return s.cuts.Note(at+1, s.StreamTime)
 }
 
@@ -274,6 +345,7 @@ func (s *State) remember(c *Record, now table.Tick) {
 		c.At(i, &e)
 		if expiry := s.opts.expiry(e.Time); expiry > now {
 			s.committed.Set(&e.Digest, mark(&c.Topic, e.Offset), now, expiry)
+			s.count++
 		}
 	}
 }

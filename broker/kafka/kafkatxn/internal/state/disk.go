@@ -18,8 +18,8 @@ import (
 // Disk is the copy of a changelog on disk: what one partition's state has applied of it, in
 // files that only grow:
 //
-//	file:  "SEMELKC1" (8), id of the changelog's topic (16), checksum (4), number of the oldest
-//	       file that counted when this one was the newest (4), frames
+//	file:  "SEMELKC2" (8), id of the changelog's topic (16), checksum of the rest of the header
+//	       (4), number of the oldest file that counted when this one was the newest (4), frames
 //	frame: length of the record (4), checksum of what follows (4),
 //	       position before it (8), position behind it (8), record
 //
@@ -45,7 +45,16 @@ type Disk struct {
 	from   int64         // the position before the first frame
 	sealed []sealedFile  // older files, oldest first, with consecutive numbers
 	number int           // of the file
-	failed error
+	// replaced are files that are older than the sealed ones. A Spiller has what was in them.
+	replaced Extent
+	failed   error
+}
+
+// Extent is a part of a copy: the files with these numbers, and the positions before their
+// first record and behind their last one. The zero Extent has no file.
+type Extent struct {
+	First, Last int
+	From, Next  int64
 }
 
 type sealedFile struct {
@@ -55,8 +64,9 @@ type sealedFile struct {
 }
 
 const (
-	magic   = "SEMELKC1"
-	firstAt = 28 // of the number of the oldest file, in a header
+	magic   = "SEMELKC2"
+	sumAt   = 24 // of the checksum in a header
+	firstAt = 28 // of the number of the oldest file
 	// HeaderSize is the size of a file without frames, and FrameSize that of a frame
 	// without its record.
 	HeaderSize  = 32
@@ -117,9 +127,27 @@ func NewDisk(files vfs.FS, dir, suffix string, changelog ID) *Disk {
 // SetFileSize sets how large a file must be for Tidy to begin another one.
 func (d *Disk) SetFileSize(bytes int64) { d.most = bytes }
 
+// Continue makes the copy continue behind files that a Spiller has replaced, unless older ones
+// are missing: then it reports false. Once, the files from number oldest on counted. Open follows.
+func (d *Disk) Continue(e Extent, oldest int) (bool, error) {
+	names, err := d.fs.List(d.dir)
+	if err != nil {
+		return false, fmt.Errorf("kafka: state directory: %w", err)
+	}
+	d.begun(e)
+	whole, err := d.hasFirst(names, oldest)
+	if !whole || err != nil {
+		d.begun(Extent{})
+	}
+	return whole, err
+}
+
+// begun makes the copy have only what is replaced.
+func (d *Disk) begun(e Extent) { d.replaced, d.number, d.from, d.next = e, e.Last, e.From, e.Next }
+
 // Open creates the log or opens what is there, and passes every valid record to apply, in
 // order. Before that it passes the size of all records to expect, if that is not nil. It
-// removes files of another changelog.
+// removes files of another changelog, and those that are replaced.
 func (d *Disk) Open(expect func(bytes int64), apply Apply) error {
 	if err := d.fs.MkdirAll(d.dir); err != nil {
 		return fmt.Errorf("kafka: state directory: %w", err)
@@ -131,7 +159,7 @@ func (d *Disk) Open(expect func(bytes int64), apply Apply) error {
 	if expect != nil {
 		expect(d.bytes(names))
 	}
-	whole, err := d.hasFirst(names)
+	whole, err := d.hasFirst(names, 0)
 	if err != nil {
 		return err
 	}
@@ -140,7 +168,7 @@ func (d *Disk) Open(expect func(bytes int64), apply Apply) error {
 		if !ok {
 			continue
 		}
-		if !whole {
+		if !whole || number <= d.replaced.Last {
 			if err := d.fs.Remove(filepath.Join(d.dir, name)); err != nil {
 				return fmt.Errorf("kafka: state: %w", err)
 			}
@@ -157,11 +185,11 @@ func (d *Disk) Open(expect func(bytes int64), apply Apply) error {
 	return nil
 }
 
-// hasFirst reports whether the oldest file that counts is there. The number in a file is written
-// before an older one is removed, and neither is synced. So after a loss of power it may be too
-// small, and then a copy is given up that was whole. A file of an earlier version has no number.
-func (d *Disk) hasFirst(names []string) (bool, error) {
-	oldest, first := 0, 0
+// hasFirst reports whether the oldest file that counts is there. Its number is at least first, and
+// that in a file. This is written before an older file is removed, and neither is synced. So after a
+// loss of power it may be too small, and then a copy is given up that was whole.
+func (d *Disk) hasFirst(names []string, first int) (bool, error) {
+	oldest := d.replaced.First
 	for _, name := range names {
 		number, ok := d.numberOf(name)
 		if !ok {
@@ -191,7 +219,7 @@ func (d *Disk) hasFirst(names []string) (bool, error) {
 // bytes returns the approximate size of a log's files.
 func (d *Disk) bytes(names []string) (bytes int64) {
 	for _, name := range names {
-		if _, ok := d.numberOf(name); !ok {
+		if number, ok := d.numberOf(name); !ok || number <= d.replaced.Last {
 			continue
 		}
 		if file, err := d.fs.Open(filepath.Join(d.dir, name)); err == nil {
@@ -225,13 +253,13 @@ func (d *Disk) load(name string, number int, apply Apply) (whole bool, err error
 	if err != nil {
 		return false, fmt.Errorf("kafka: state: %w", err)
 	}
-	if !d.headerHolds(data) || d.file != nil && number != d.number+1 {
+	if !d.headerHolds(data) || d.number > 0 && number != d.number+1 {
 		return false, d.fs.Remove(path)
 	}
 	if err := d.seal(); err != nil {
 		return false, err
 	}
-	first := len(d.sealed) == 0
+	first := len(d.sealed) == 0 && d.replaced.Last == 0
 	at := int64(HeaderSize)
 	for {
 		value, before, behind, ok := FrameAt(data[at:])
@@ -267,7 +295,7 @@ func (d *Disk) load(name string, number int, apply Apply) (whole bool, err error
 
 func (d *Disk) headerHolds(data []byte) bool {
 	return len(data) >= HeaderSize && string(data[:8]) == magic && ID(data[8:24]) == d.changelog &&
-		binary.LittleEndian.Uint32(data[24:]) == crc32.Checksum(data[:24], Castagnoli)
+		binary.LittleEndian.Uint32(data[sumAt:]) == headerSum(data)
 }
 
 // FrameAt reads the frame at the start of data.
@@ -414,13 +442,47 @@ func (d *Disk) Tidy(cut int64, end bool) error {
 	return nil
 }
 
+// Sealed returns all files of the copy but the present one, if that has no record.
+func (d *Disk) Sealed() Extent {
+	if d.failed != nil || d.size > HeaderSize || len(d.sealed) == 0 {
+		return Extent{}
+	}
+	return Extent{int(d.oldest(0)), d.number - 1, d.from, d.next}
+}
+
+// Replace says which files a Spiller has replaced, and removes those that are still there.
+func (d *Disk) Replace(e Extent) error {
+	if d.failed != nil || e == d.replaced {
+		return d.failed
+	}
+	before := d.oldest(0)
+	if d.replaced = e; d.oldest(0) != before {
+		if err := d.note(0); err != nil {
+			return err
+		}
+	}
+	for len(d.sealed) > 0 && d.sealed[0].number <= e.Last {
+		if err := d.remove(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// note notes which file is the oldest, behind some sealed ones.
+func (d *Disk) note(behind int) error {
+	if d.file == nil {
+		return nil
+	}
+	_, err := d.file.WriteAt(d.header(behind)[sumAt:], sumAt)
+	d.fail("", err)
+	return err
+}
+
 // remove removes the oldest sealed file. Before that it notes which one is the oldest then.
 func (d *Disk) remove() error {
-	if d.file != nil {
-		if _, err := d.file.WriteAt(binary.LittleEndian.AppendUint32(nil, d.oldest(1)), firstAt); err != nil {
-			d.fail("", err)
-			return d.failed
-		}
+	if err := d.note(1); err != nil {
+		return d.failed
 	}
 	s := &d.sealed[0]
 	if s.file != nil {
@@ -435,8 +497,11 @@ func (d *Disk) remove() error {
 	return nil
 }
 
-// oldest returns the number of the oldest file, behind some sealed ones.
+// oldest returns the number of the oldest file, which may be replaced, behind some sealed ones.
 func (d *Disk) oldest(behind int) uint32 {
+	if d.replaced.Last > 0 {
+		return uint32(d.replaced.First)
+	}
 	if behind < len(d.sealed) {
 		return uint32(d.sealed[behind].number)
 	}
@@ -464,15 +529,25 @@ func (d *Disk) rotate() error {
 		return fmt.Errorf("kafka: state: %w", err)
 	}
 	d.begin(file, HeaderSize, d.number+1)
-	header := make([]byte, HeaderSize)
-	copy(header, magic)
-	copy(header[8:], d.changelog[:])
-	binary.LittleEndian.PutUint32(header[24:], crc32.Checksum(header[:24], Castagnoli))
-	binary.LittleEndian.PutUint32(header[firstAt:], d.oldest(0))
-	if _, err := file.WriteAt(header, 0); err != nil {
+	if _, err := file.WriteAt(d.header(0), 0); err != nil {
 		return fmt.Errorf("kafka: state: %w", err)
 	}
 	return nil
+}
+
+// header returns the header of the present file, which notes the oldest file behind some sealed
+// ones.
+func (d *Disk) header(behind int) []byte {
+	header := make([]byte, HeaderSize)
+	copy(header, magic)
+	copy(header[8:], d.changelog[:])
+	binary.LittleEndian.PutUint32(header[firstAt:], d.oldest(behind))
+	binary.LittleEndian.PutUint32(header[sumAt:], headerSum(header))
+	return header
+}
+
+func headerSum(header []byte) uint32 {
+	return crc32.Update(crc32.Checksum(header[:sumAt], Castagnoli), Castagnoli, header[firstAt:HeaderSize])
 }
 
 // Clear removes all files, because they contradict the changelog or have failed.
@@ -488,7 +563,7 @@ func (d *Disk) Clear() error {
 			return err
 		}
 	}
-	d.next, d.from = 0, 0
+	d.next, d.from, d.replaced = 0, 0, Extent{}
 	return d.fail("", d.rotate())
 }
 

@@ -53,7 +53,19 @@ func OpenLog(ctx context.Context, opts LogOptions) (*Log, error) {
 	if opts.Disk == nil {
 		return l, nil
 	}
-	err := opts.Disk.Open(func(bytes int64) { l.state.Expect(bytes) }, func(value []byte, position int64, place Place) error {
+	err := l.load(ctx)
+	if err != nil {
+		l.Close()
+	}
+	return l, err
+}
+
+// load applies what the copy on disk has.
+func (l *Log) load(ctx context.Context) error {
+	if err := l.loadSpilled(ctx); err != nil {
+		return err
+	}
+	err := l.opts.Disk.Open(func(bytes int64) { l.state.Expect(bytes) }, func(value []byte, position int64, place Place) error {
 		h, err := l.read(ctx, value)
 		if err != nil && !errors.Is(err, semel.ErrInvalidRequest) {
 			return err // it is not known whether the record can be applied
@@ -66,7 +78,7 @@ func OpenLog(ctx context.Context, opts LogOptions) (*Log, error) {
 	})
 	l.shorten()
 	l.ends = false
-	return l, err
+	return err
 }
 
 // read reads a record.
@@ -132,9 +144,8 @@ func (l *Log) Start(start, live, end int64) (at int64, err error) {
 // forget replaces the state by an empty one.
 func (l *Log) forget() error {
 	l.position, l.last, l.cut, l.verify, l.ends = 0, 0, 0, false, false
-	l.state = l.opts.New(l.opts.Disk)
-	if l.opts.Disk == nil {
-		return nil
+	if err := l.renew(); err != nil || l.opts.Disk == nil {
+		return err
 	}
 	return l.opts.Disk.Clear()
 }
@@ -192,6 +203,9 @@ func (l *Log) writeCopy() error {
 		err = l.opts.Disk.Tidy(l.cut, l.ends)
 		l.ends = false
 	}
+	if err == nil {
+		err = l.spill()
+	}
 	if err != nil && l.state.Detach() {
 		l.opts.Detached(err)
 		l.Close()
@@ -245,6 +259,9 @@ func (l *Log) end() {
 
 // Close closes the copy on disk, which may lack what was not written: it is only a copy.
 func (l *Log) Close() {
+	if s, ok := l.state.(Spiller); ok {
+		s.Close()
+	}
 	if l.opts.Disk != nil {
 		l.opts.Disk.Close()
 	}

@@ -1,0 +1,465 @@
+package keys
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/bits"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
+	"github.com/semel-dev/semel/internal/run"
+	"github.com/semel-dev/semel/internal/table"
+	"github.com/semel-dev/semel/vfs"
+)
+
+// spilled are the keys that have left the table of a State: runs, each of which has the keys of
+// some consecutive files of the copy on disk. The newest entry of a key decides.
+//
+// The table with the newest keys is written to a run as a whole, while another one takes the
+// keys that come. Runs are merged, so that a decision asks few of them. A goroutine does the one,
+// and another one the other, and the owner of the State takes over what they have made.
+type spilled struct {
+	place *run.Place // nil without a copy on disk
+	runs  []*keyRun  // oldest first, without gaps
+	dead  []*keyRun  // whose files are no longer needed
+
+	leaving *table.Table[uint64] // the table that is being written, or nil
+	writing *task
+	merges  []*keyRun // that are being merged
+	merging *task
+
+	block []byte
+	err   error // of a read: the state must be built again
+}
+
+// keyRun is a run with the keys of some files of the copy.
+type keyRun struct {
+	*run.Run
+	of state.Spilled
+	// begun is the stream time before its first record, and ended that of its last one.
+	begun, ended int64
+}
+
+// task is what a goroutine does with runs.
+type task struct {
+	stop atomic.Bool
+	done chan struct{}
+	made *keyRun // once it is done
+	err  error
+}
+
+const (
+	// spillKeys is the least number of keys that leave memory together, and mostBehind how many
+	// times as many there may be while others leave it.
+	spillKeys  = 1 << 20
+	mostBehind = 4
+	// mergeRuns is how many runs of a class become one, of at most mostMerged keys. It covers at
+	// most a part of the time for which keys count, because it is deleted as a whole.
+	mergeRuns   = 8
+	mostMerged  = 1 << 27
+	mergedParts = 8
+
+	// An entry of a run has a digest without its last byte (16), the tick of its expiry (8), and
+	// the mark of its record (8).
+	entrySize = 32
+	// The meta of a run has the positions before and behind its records, its times, the checksum
+	// of its last record, the number of the oldest file (8 each), and a record without entries.
+	metaNumbers = 6
+	metaSize    = 8*metaNumbers + headerSize
+)
+
+var errStopped = errors.New("the runs are closed")
+
+// start starts a goroutine.
+func start(do func(stop *atomic.Bool) (*keyRun, error)) *task {
+	t := &task{done: make(chan struct{})}
+	go func() {
+		defer close(t.done)
+		t.made, t.err = do(&t.stop)
+	}()
+	return t
+}
+
+// isDone reports whether there is a task, and it is done.
+func (t *task) isDone() bool {
+	if t == nil {
+		return false
+	}
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// end ends a task, if there is one, and returns what it made.
+func (t *task) end() *keyRun {
+	if t == nil {
+		return nil
+	}
+	t.stop.Store(true)
+	<-t.done
+	return t.made
+}
+
+// ordered returns a digest whose order in a run is that of the digest in a table.
+func ordered(d *semel.Digest) (key semel.Digest) {
+	binary.LittleEndian.PutUint64(key[:8], binary.BigEndian.Uint64(d[:8]))
+	copy(key[8:15], d[8:15])
+	return key
+}
+
+// name returns the name of a run, which has the numbers of the files.
+func name(of *state.Extent) string {
+	return fmt.Sprintf("%08d-%08d%s", of.First, of.Last, run.Suffix)
+}
+
+// filesOf reads the name of a run.
+func filesOf(text string) (of state.Extent, ok bool) {
+	n, err := fmt.Sscanf(text, "%d-%d"+run.Suffix, &of.First, &of.Last)
+	return of, n == 2 && err == nil && 0 < of.First && of.First <= of.Last && name(&of) == text
+}
+
+// meta returns what is in the header of the run.
+func (r *keyRun) meta() []byte {
+	b := make([]byte, 0, metaSize)
+	for _, n := range []int64{r.of.From, r.of.Next, r.begun, r.ended, int64(r.of.Sum), int64(r.of.Oldest)} {
+		b = binary.LittleEndian.AppendUint64(b, uint64(n))
+	}
+	return append(b, r.of.Record...)
+}
+
+// load opens the runs in the directory of the copy of a changelog. It removes one that is damaged
+// or does not continue the ones before, and all behind it: their keys come from the changelog.
+func (s *spilled) load(files vfs.FS, dir string, changelog state.ID) error {
+	s.place = &run.Place{FS: files, Dir: dir, Store: changelog,
+		Size:     func(uint32) int { return entrySize },
+		Unsynced: func(err error) error { return err }}
+	if err := files.MkdirAll(dir); err != nil {
+		return fmt.Errorf("kafka: state directory: %w", err)
+	}
+	names, err := files.List(dir)
+	if err != nil {
+		return fmt.Errorf("kafka: state directory: %w", err)
+	}
+	var found []state.Extent
+	for _, text := range names {
+		if of, ok := filesOf(text); ok {
+			found = append(found, of)
+		}
+	}
+	slices.SortFunc(found, func(a, b state.Extent) int { return cmp.Or(a.First-b.First, b.Last-a.Last) })
+	needless := run.Unfinished(names)
+	damaged := false
+	for _, of := range found {
+		if !damaged && of.Last > s.extent().Last { // otherwise it was merged
+			if damaged, err = s.open(of); err != nil {
+				return err
+			}
+			if !damaged {
+				continue
+			}
+		}
+		needless = append(needless, run.Files(name(&of))...)
+	}
+	for _, text := range slices.Backward(needless) {
+		if err := s.remove(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open adds the run of some files, unless it is damaged or does not continue the one before.
+func (s *spilled) open(of state.Extent) (damaged bool, err error) {
+	opened, err := run.Open(s.place, name(&of))
+	if _, damaged = errors.AsType[*run.Damage](err); damaged {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("kafka: state: %w", err)
+	}
+	r := &keyRun{Run: opened, of: state.Spilled{Extent: of}}
+	before := s.extent()
+	if meta := r.Meta(); len(meta) == metaSize {
+		number := func(i int) int64 { return int64(binary.LittleEndian.Uint64(meta[8*i:])) }
+		r.of.From, r.of.Next, r.begun, r.ended = number(0), number(1), number(2), number(3)
+		r.of.Sum, r.of.Oldest, r.of.Record = uint32(number(4)), int(number(5)), meta[8*metaNumbers:]
+		if before.Last == 0 || before.Last+1 == of.First && before.Next == r.of.From {
+			s.runs = append(s.runs, r)
+			return false, nil
+		}
+	}
+	r.Close() // it was only read
+	return true, nil
+}
+
+// extent returns what the runs replace.
+func (s *spilled) extent() state.Extent {
+	if len(s.runs) == 0 {
+		return state.Extent{}
+	}
+	first, last := &s.runs[0].of, &s.runs[len(s.runs)-1].of
+	return state.Extent{First: first.First, Last: last.Last, From: first.From, Next: last.Next}
+}
+
+func (s *spilled) remove(text string) error {
+	if err := s.place.FS.Remove(filepath.Join(s.place.Dir, text)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("kafka: state: %w", err)
+	}
+	return nil
+}
+
+// find returns the mark and the expiry of a key that has left the table and has not expired.
+func (s *spilled) find(d *semel.Digest, now table.Tick) (mark uint64, expiry table.Tick, ok bool) {
+	if s.leaving != nil {
+		if mark, expiry, ok = s.leaving.Find(d, now); ok {
+			return mark, expiry, ok
+		}
+	}
+	if len(s.runs) == 0 {
+		return 0, 0, false
+	}
+	key := ordered(d)
+	for _, r := range slices.Backward(s.runs) {
+		if !r.MayHave(&key) {
+			continue
+		}
+		off, size := r.Block(&key)
+		s.block = slices.Grow(s.block[:0], size)[:size]
+		err := r.ReadAt(s.block, off)
+		var entry []byte
+		if err == nil {
+			entry, err = r.Find(s.block, off, &key)
+		}
+		if err != nil {
+			s.fail(err)
+			return 0, 0, false
+		}
+		if entry != nil {
+			expiry = table.Tick(binary.LittleEndian.Uint64(entry[16:]))
+			return binary.LittleEndian.Uint64(entry[24:]), expiry, now < expiry
+		}
+	}
+	return 0, 0, false
+}
+
+// fail keeps the first error of a read. A damaged run is removed, so that the state is built
+// again without it.
+func (s *spilled) fail(err error) {
+	if damage, ok := errors.AsType[*run.Damage](err); ok {
+		err = errors.Join(err, s.remove(filepath.Base(damage.File)))
+	}
+	if s.err == nil {
+		s.err = fmt.Errorf("%w: kafka: state: %w", state.ErrAgain, err)
+	}
+}
+
+// leave begins to write a table to a run.
+func (s *spilled) leave(from *table.Table[uint64], keys int64, now table.Tick, r *keyRun) {
+	s.leaving = from
+	s.writing = start(func(stop *atomic.Bool) (*keyRun, error) {
+		return s.write(r, keys, func(w *run.Writer) (err error) {
+			entry := make([]byte, entrySize)
+			from.Each(now, func(d *semel.Digest, mark uint64, expiry table.Tick) bool {
+				key := ordered(d)
+				copy(entry, key[:])
+				binary.LittleEndian.PutUint64(entry[16:], uint64(expiry))
+				binary.LittleEndian.PutUint64(entry[24:], mark)
+				if err = w.Add(entry); stop.Load() {
+					err = errStopped
+				}
+				return err == nil
+			})
+			return err
+		})
+	})
+}
+
+// write makes a durable run of what fill adds, which is about a number of keys.
+func (s *spilled) write(r *keyRun, keys int64, fill func(*run.Writer) error) (*keyRun, error) {
+	w, err := run.Create(s.place, name(&r.of.Extent), keys)
+	if err != nil {
+		return nil, err
+	}
+	if err := fill(w); err != nil {
+		return nil, errors.Join(err, w.Abort())
+	}
+	if r.Run, err = w.Finish(r.meta()); err != nil {
+		return nil, err
+	}
+	if err := s.place.FS.SyncDir(s.place.Dir); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// collect takes over what the tasks have made. Keys count for a time, or for ever if that is 0.
+func (s *spilled) collect(now table.Tick, counts int64) error {
+	if t := s.writing; t.isDone() {
+		s.writing = nil
+		if t.err != nil {
+			return fmt.Errorf("kafka: state: %w", t.err)
+		}
+		s.leaving, s.runs = nil, append(s.runs, t.made)
+	}
+	if t := s.merging; t.isDone() {
+		s.merging = nil
+		if _, damaged := errors.AsType[*run.Damage](t.err); damaged {
+			s.fail(t.err)
+			return s.err
+		}
+		if t.err == nil { // otherwise the runs stay, and are merged with the next one
+			at := slices.Index(s.runs, s.merges[0])
+			s.runs = slices.Replace(s.runs, at, at+len(s.merges), t.made)
+			s.dead = append(s.dead, s.merges...)
+			s.merges = nil
+		}
+	}
+	if from, to := s.pick(counts / mergedParts); s.merging == nil && from < to && !slices.Equal(s.merges, s.runs[from:to]) {
+		s.merges = slices.Clone(s.runs[from:to])
+		group := s.merges
+		s.merging = start(func(stop *atomic.Bool) (*keyRun, error) { return s.merge(group, now, stop) })
+	}
+	return nil
+}
+
+// pick returns which of the newest runs are worth a merge: enough of one class, with the newer
+// ones of lower classes. They cover at most a span of stream time, unless that is 0.
+func (s *spilled) pick(span int64) (from, to int) {
+	class, same, keys := 0, 0, int64(0)
+	for from, to = len(s.runs), len(s.runs); from > 0; from-- {
+		r := s.runs[from-1]
+		keys += r.Entries()
+		if keys > mostMerged || span > 0 && s.runs[to-1].ended-r.begun > span {
+			break
+		}
+		c := bits.Len64(uint64(r.Entries())) / bits.Len(mergeRuns-1)
+		if c > class {
+			if same >= mergeRuns {
+				break
+			}
+			class, same = c, 0
+		}
+		if c == class {
+			same++
+		}
+	}
+	if same < mergeRuns {
+		return 0, 0
+	}
+	return from, to
+}
+
+// merge makes one of runs, without keys that have expired.
+func (s *spilled) merge(runs []*keyRun, now table.Tick, stop *atomic.Bool) (*keyRun, error) {
+	first, last := runs[0], runs[len(runs)-1]
+	merged := &keyRun{of: last.of, begun: first.begun, ended: last.ended}
+	merged.of.First, merged.of.From = first.of.First, first.of.From
+	keys := int64(0)
+	var scans []*run.Scanner
+	for _, r := range runs {
+		keys += r.Entries()
+		scans = append(scans, r.Scan())
+	}
+	return s.write(merged, keys, func(w *run.Writer) error {
+		at := make([]semel.Digest, len(scans)) // of the scanners
+		next := func(i int) (more bool) {
+			if more = scans[i].Next(); more {
+				at[i] = semel.Digest(scans[i].Entry())
+			}
+			return more
+		}
+		live := slices.DeleteFunc(indices(len(scans)), func(i int) bool { return !next(i) })
+		for len(live) > 0 && !stop.Load() {
+			newest := live[0]
+			for _, i := range live[1:] {
+				if run.Compare(&at[i], &at[newest]) <= 0 {
+					newest = i
+				}
+			}
+			key, entry := at[newest], scans[newest].Entry()
+			if table.Tick(binary.LittleEndian.Uint64(entry[16:])) > now {
+				if err := w.Add(entry); err != nil {
+					return err
+				}
+			}
+			live = slices.DeleteFunc(live, func(i int) bool { return at[i] == key && !next(i) })
+		}
+		var errs []error
+		for _, scan := range scans {
+			errs = append(errs, scan.Err())
+		}
+		if stop.Load() {
+			errs = append(errs, errStopped)
+		}
+		return errors.Join(errs...)
+	})
+}
+
+func indices(n int) (list []int) {
+	for i := range n {
+		list = append(list, i)
+	}
+	return list
+}
+
+// expire gives up the runs whose records are all before a position of the changelog.
+func (s *spilled) expire(before int64) {
+	for s.merging == nil && len(s.runs) > 0 && s.runs[0].of.Next <= before {
+		s.dead, s.runs = append(s.dead, s.runs[0]), s.runs[1:]
+	}
+}
+
+// tidy removes the files of runs that are no longer needed.
+func (s *spilled) tidy() error {
+	for len(s.dead) > 0 {
+		r := s.dead[0]
+		for _, text := range run.Files(r.Name()) {
+			if err := s.remove(text); err != nil {
+				return err
+			}
+		}
+		r.Close() // it was only read
+		s.dead = s.dead[1:]
+	}
+	return nil
+}
+
+// close ends the tasks and closes the runs. A table that was leaving memory stays.
+func (s *spilled) close() {
+	for _, t := range []*task{s.writing, s.merging} {
+		if made := t.end(); made != nil {
+			made.Close() // nobody has read it
+		}
+	}
+	for _, r := range slices.Concat(s.runs, s.dead) {
+		r.Close() // it was only read
+	}
+	s.writing, s.merging, s.runs, s.dead = nil, nil, nil, nil
+}
+
+// discard removes the files of all runs, the newest first: what is left if that is interrupted
+// is the beginning of the changelog.
+func (s *spilled) discard() error {
+	s.close()
+	names, err := s.place.FS.List(s.place.Dir)
+	if err != nil {
+		return fmt.Errorf("kafka: state: %w", err)
+	}
+	for _, text := range slices.Backward(names) {
+		if _, ok := filesOf(text); ok {
+			for _, text := range run.Files(text) {
+				err = errors.Join(err, s.remove(text))
+			}
+		}
+	}
+	return err
+}

@@ -1,0 +1,104 @@
+package state
+
+import (
+	"context"
+	"errors"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/vfs"
+)
+
+// Spiller is a State whose older values leave memory for files of its own, in the directory of
+// the copy on disk. They replace the oldest files of the copy. An error of a call means that the
+// state must be built again.
+type Spiller interface {
+	State
+	// Load opens the files in a directory, which belong to a changelog. It returns what they
+	// replace, and a record from which Read and Apply learn what all records there had in
+	// common. Nothing else was called before.
+	Load(files vfs.FS, dir string, changelog ID) (Spilled, error)
+	// Spill may begin to write a file that replaces all files of the copy, which have what was
+	// applied and nothing else. They are none if some of that is in no such file. It returns what is
+	// replaced by finished files, without those whose records are all before a position: those do
+	// not count. It waits only if the state has too much memory.
+	Spill(all Extent, last uint32, before int64) (Extent, error)
+	// Tidy removes files that are no longer needed, once the copy knows what is replaced.
+	Tidy() error
+	// Discard removes all files.
+	Discard() error
+	// Close closes the files. The state may be used if it has none.
+	Close()
+}
+
+// Spilled is what the files of a Spiller replace.
+type Spilled struct {
+	Extent
+	// Oldest is the number of the oldest file that counted when the last ones were replaced.
+	Oldest int
+	// Sum is the checksum of the last record, and Record one without entries that was made like it.
+	Sum    uint32
+	Record []byte
+}
+
+// loadSpilled loads what the state has spilled. What the copy contradicts, or the state cannot
+// use, is removed, and comes from the brokers.
+func (l *Log) loadSpilled(ctx context.Context) error {
+	s, ok := l.state.(Spiller)
+	if !ok {
+		return nil
+	}
+	d := l.opts.Disk
+	has, err := s.Load(d.fs, d.dir, d.changelog)
+	if err != nil || has.Last == 0 {
+		return err
+	}
+	_, err = l.read(ctx, has.Record)
+	if err != nil && !errors.Is(err, semel.ErrInvalidRequest) {
+		return err // it is not known whether it can be used
+	}
+	usable := err == nil
+	if usable {
+		if usable, err = d.Continue(has.Extent, has.Oldest); err != nil {
+			return err
+		}
+	}
+	if !usable {
+		return l.renew()
+	}
+	l.state.Apply(has.Next-1, Place{})
+	l.state.Stored(has.Next-1, 0)
+	l.position, l.last = has.Next, has.Sum
+	return nil
+}
+
+// renew replaces the state by an empty one.
+func (l *Log) renew() error {
+	d := l.opts.Disk
+	if s, ok := l.state.(Spiller); ok && d != nil {
+		if err := s.Discard(); err != nil {
+			return err
+		}
+	}
+	l.state = l.opts.New(d)
+	if s, ok := l.state.(Spiller); ok && d != nil {
+		_, err := s.Load(d.fs, d.dir, d.changelog) // nothing is left
+		return err
+	}
+	return nil
+}
+
+// spill lets older values leave memory.
+func (l *Log) spill() error {
+	s, ok := l.state.(Spiller)
+	if !ok {
+		return nil
+	}
+	replaced, err := s.Spill(l.opts.Disk.Sealed(), l.last, l.cut)
+	if err == nil {
+		err = l.opts.Disk.Replace(replaced)
+	}
+	if err == nil {
+		err = s.Tidy()
+	}
+	return err
+}
