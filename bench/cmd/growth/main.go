@@ -1,7 +1,7 @@
 // Command growth measures stores at growing numbers of keys, and writes the results.
 //
 //	growth                     measure all stores, about 60 minutes
-//	growth STORE...            measure some: embedded, kafka, postgres, redis
+//	growth STORE...            measure some: embedded, embedded-1gib, kafka, postgres, redis
 //	growth -most 10000000      measure up to this many keys
 //	growth -quick              check that everything works; the figures mean nothing
 //
@@ -34,11 +34,12 @@ func run(ctx context.Context, args []string) error {
 	quick := flags.Bool("quick", false, "tiny sizes: prove that everything works")
 	most := flags.Int("most", 0, "measure up to this `number` of keys; 0 is all")
 	child := flags.String("child", "", "have the store in this `directory`; for growth itself")
+	index := flags.Int64("index", 0, "its `bytes` for the index; for growth itself")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if *child != "" {
-		return suite.GrowthChild(ctx, *child, os.Stdin, os.Stdout)
+		return suite.GrowthChild(ctx, *child, *index, os.Stdin, os.Stdout)
 	}
 	root, err := os.Getwd()
 	if err != nil {

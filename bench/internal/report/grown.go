@@ -18,7 +18,7 @@ type Measurements struct {
 
 // grownStores are the stores of the table of growth, in order, with their names for people.
 var grownStores = [...]struct{ store, title string }{
-	{"embedded", "embedded"}, {"kafka", "Kafka transactions"}, {"postgres", "PostgreSQL"}, {"redis", "Redis"},
+	{"embedded", "embedded"}, {"embedded-1gib", "embedded, 1 GiB"}, {"kafka", "Kafka transactions"}, {"postgres", "PostgreSQL"}, {"redis", "Redis"},
 }
 
 // grownTitle returns the name of a store for people.

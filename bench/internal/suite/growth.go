@@ -24,7 +24,9 @@ import (
 )
 
 // GrowthStores are the stores whose growth is measured.
-func GrowthStores() []string { return []string{"embedded", "kafka", "postgres", "redis"} }
+func GrowthStores() []string {
+	return []string{"embedded", "embedded-1gib", "kafka", "postgres", "redis"}
+}
 
 // growing is a store under measurement.
 type growing interface {
@@ -53,12 +55,13 @@ const (
 // Grow measures a store at several numbers of keys, at most this many unless most is 0.
 func (r *Runner) Grow(ctx context.Context, store string, most int) (err error) {
 	e := &r.Env
-	millions := map[string][]int{"embedded": {1, 10, 100}, "kafka": {1, 10, 100}, "postgres": {1, 10, 50}, "redis": {1, 10, 20}}[store]
+	millions := map[string][]int{"embedded": {1, 10, 100}, "embedded-1gib": {1, 10, 100, 1000}, "kafka": {1, 10, 100}, "postgres": {1, 10, 50}, "redis": {1, 10, 20}}[store]
 	works := map[string]string{
-		"embedded": "embedded store with its default options, fsync: always, batches of 1,024 by one caller. A single claim is by one caller, every second one of a known key. Memory is the peak of the process",
-		"kafka":    "semel run from Kafka to Kafka in transactions, a commit every 100 ms, 4 partitions, records with a key of 16 bytes. A single claim is the time from sending a new record to its committed output, at 200 records a second. Memory is the peak of semel run; disk is its state and the changelog in the broker",
-		"postgres": "PostgreSQL 15, fsync on, 1 GB of shared_buffers, batches of 1,000 on 2 connections. A single claim is by one caller, every second one of a known key. Memory is the proportional share of all processes of the server; disk is tables and indexes",
-		"redis":    "Redis 7.0, append-only file synced every second, batches of 64 by 50 goroutines. A single claim is by one caller, every second one of a known key. Memory is the peak of the server; disk is its directory",
+		"embedded":      "embedded store with its default options, fsync: always, batches of 1,024 by one caller. A single claim is by one caller, every second one of a known key. Memory is the peak of the process",
+		"embedded-1gib": "embedded store with a MaxIndexBytes of 1 GiB, fsync: always, batches of 1,024 by one caller. A single claim is by one caller, every second one of a known key. Memory is the peak of the process",
+		"kafka":         "semel run from Kafka to Kafka in transactions, a commit every 100 ms, 4 partitions, records with a key of 16 bytes. A single claim is the time from sending a new record to its committed output, at 200 records a second. Memory is the peak of semel run; disk is its state and the changelog in the broker",
+		"postgres":      "PostgreSQL 15, fsync on, 1 GB of shared_buffers, batches of 1,000 on 2 connections. A single claim is by one caller, every second one of a known key. Memory is the proportional share of all processes of the server; disk is tables and indexes",
+		"redis":         "Redis 7.0, append-only file synced every second, batches of 64 by 50 goroutines. A single claim is by one caller, every second one of a known key. Memory is the peak of the server; disk is its directory",
 	}
 	work, known := works[store]
 	if !known {
@@ -127,7 +130,9 @@ func grown(ctx context.Context, g growing, from, last int, res *result.Growth) (
 func (e *Env) grow(ctx context.Context, store string) (growing, error) {
 	switch store {
 	case "embedded":
-		return e.growEmbedded(ctx)
+		return e.growEmbedded(ctx, 0)
+	case "embedded-1gib":
+		return e.growEmbedded(ctx, 1<<30)
 	case "kafka":
 		return e.growKafka(ctx)
 	case "postgres":
@@ -239,17 +244,18 @@ func answersNumbers(ctx context.Context, s semel.Store, keys int, cold bool) err
 // grownEmbedded is an embedded store in a process of its own, which is asked with lines.
 type grownEmbedded struct {
 	dir   string
+	most  int64 // logstore.Options.MaxIndexBytes
 	cmd   *exec.Cmd
 	ask   io.WriteCloser
 	lines *bufio.Reader
 }
 
-func (e *Env) growEmbedded(ctx context.Context) (growing, error) {
+func (e *Env) growEmbedded(ctx context.Context, most int64) (growing, error) {
 	dir, err := e.fresh("growth-embedded")
 	if err != nil {
 		return nil, err
 	}
-	g := &grownEmbedded{dir: dir}
+	g := &grownEmbedded{dir: dir, most: most}
 	return g, g.start(ctx)
 }
 
@@ -258,7 +264,7 @@ func (g *grownEmbedded) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	g.cmd = exec.CommandContext(ctx, self, "-child", g.dir)
+	g.cmd = exec.CommandContext(ctx, self, "-child", g.dir, "-index", strconv.FormatInt(g.most, 10))
 	g.cmd.Stderr = os.Stderr
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if g.ask, err = g.cmd.StdinPipe(); err != nil {
@@ -334,9 +340,10 @@ func (g *grownEmbedded) close() error {
 	return nil
 }
 
-// GrowthChild has an embedded store, and answers the lines of its parent.
-func GrowthChild(ctx context.Context, dir string, in io.Reader, out io.Writer) (err error) {
-	s, err := logstore.Open(filepath.Join(dir, "keys"), nil)
+// GrowthChild has an embedded store, whose index takes a number of bytes or the default, and
+// answers the lines of its parent.
+func GrowthChild(ctx context.Context, dir string, index int64, in io.Reader, out io.Writer) (err error) {
+	s, err := logstore.Open(filepath.Join(dir, "keys"), &logstore.Options{MaxIndexBytes: index})
 	if err != nil {
 		return err
 	}
