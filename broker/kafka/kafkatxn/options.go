@@ -115,6 +115,7 @@ type hooks struct {
 	results    int           // how many results one transaction writes
 	slack      int64         // how long a changelog of a state is not rewritten; 0 is the default
 	fileSize   int64         // how large a file of its copy becomes; 0 is the default
+	spill      int64         // how many keys leave memory together, with copies of that size; 0 is the default
 }
 
 // KeyOptions say how the id of a message is found.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -164,15 +165,21 @@ func (t restorer) bringUpToDate(ctx context.Context, s *session, parts []*part) 
 	return nil
 }
 
-// load opens the changelogs of a partition, unless they are open, with what their copies on
-// disk have.
+// load opens the changelogs of a partition, unless they are open and not broken, with what their
+// copies on disk have.
 func (t restorer) load(ctx context.Context, id cluster.Partition, at *slot) error {
-	for _, opts := range t.logs(id, at)[len(at.logs):] {
+	for i, opts := range t.logs(id, at) {
+		if i < len(at.logs) {
+			if !at.logs[i].Broken() {
+				continue
+			}
+			at.logs[i].Close()
+		}
 		l, err := state.OpenLog(ctx, opts)
 		if err != nil {
 			return err
 		}
-		at.logs = append(at.logs, l)
+		at.logs = slices.Replace(at.logs, i, min(i+1, len(at.logs)), l)
 	}
 	return nil
 }
@@ -208,7 +215,7 @@ func (t restorer) logs(id cluster.Partition, at *slot) (list []state.LogOptions)
 // keysOf returns the options of the keys of a topic that is decided.
 func (t restorer) keysOf(topic string) *keys.Options {
 	return &keys.Options{Windowing: &t.windows, Topic: t.topics[topic], Inputs: t.header, Now: t.now,
-		Rule: pipeline.RuleText(t.chain.Rule.String(), t.chain.Unwrap), Scope: t.chain.Scope, Same: t.sameKeys}
+		Rule: pipeline.RuleText(t.chain.Rule.String(), t.chain.Unwrap), Scope: t.chain.Scope, Same: t.sameKeys, Spill: t.hooks.spill}
 }
 
 // newStore makes an empty state of an operator for a slot, with its clock.
@@ -228,7 +235,7 @@ func (t restorer) disk(c *changelog, number int32) *state.Disk {
 		return nil
 	}
 	d := state.NewDisk(t.hooks.files, filepath.Join(t.state.Dir, c.name+"-"+strconv.Itoa(int(number))), c.suffix, c.id)
-	if t.hooks.fileSize > 0 && c.contents != &keyContents {
+	if t.hooks.fileSize > 0 && (c.contents != &keyContents || t.hooks.spill > 0) {
 		d.SetFileSize(t.hooks.fileSize)
 	}
 	return d

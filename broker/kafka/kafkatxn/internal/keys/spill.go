@@ -29,7 +29,7 @@ type spilled struct {
 	runs  []*keyRun  // oldest first, without gaps
 	dead  []*keyRun  // whose files are no longer needed
 
-	leaving *table.Table[uint64] // the table that is being written, or nil
+	leaving *table.Table[uint64] // the table that is being written, or could not be
 	writing *task
 	merges  []*keyRun // that are being merged
 	merging *task

@@ -87,6 +87,7 @@ func (p *small) add() error {
 		p.end++
 	})
 	if err != nil {
+		p.next = from
 		return err
 	}
 	for _, r := range p.log.Written() {
@@ -287,5 +288,57 @@ func TestARunKeepsTheOrderOfATable(t *testing.T) {
 	})
 	if count != 5000 {
 		t.Errorf("%d keys", count)
+	}
+}
+
+// TestKeysAreKnownAfterAnyOperationFailed lets each operation fail once. The state is then built
+// again, as a session does.
+func TestKeysAreKnownAfterAnyOperationFailed(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(kafkatest.NewSeed(t), 0))
+	step := 1
+	if testing.Short() {
+		step = 7
+	}
+	for at, done := 1+random.IntN(step), false; !done; at += step {
+		files, p := faultfs.New(), newSmall(t, semel.Forever)
+		var failed string
+		var mu sync.Mutex
+		n := 0
+		files.SetHook(func(op faultfs.Op) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if n++; n != at {
+				return nil
+			}
+			failed = op.String()
+			return errors.New("it fails")
+		})
+		again := func() {
+			for range 3 {
+				if p.log != nil {
+					p.log.Close()
+				}
+				if err := p.open(files); err == nil {
+					return
+				}
+			}
+			t.Fatalf("after %s failed, the state cannot be built again", failed)
+		}
+		again()
+		for range 40 {
+			if err := p.add(); err != nil {
+				again()
+			}
+		}
+		err := p.check()
+		if done = n < at; errors.Is(err, state.ErrAgain) {
+			again()
+			err = p.check()
+		}
+		if err != nil {
+			t.Errorf("after operation %d, %s, failed: %v, files %v", at, failed, err, files.Files())
+		}
+		p.log.Close()
 	}
 }

@@ -153,7 +153,7 @@ func (s *State) Spill(all state.Extent, last uint32, before int64) (state.Extent
 		return state.Extent{}, err
 	}
 	p.expire(before)
-	if all.Last > 0 && s.count >= least && p.writing == nil {
+	if all.Last > 0 && s.count >= least && p.leaving == nil {
 		r := &keyRun{of: state.Spilled{Extent: all, Oldest: all.First, Sum: last}, begun: s.spillTime, ended: s.CommittedTime}
 		if before := p.extent(); before.Last > 0 {
 			r.of.First, r.of.From = before.Last+1, before.Next

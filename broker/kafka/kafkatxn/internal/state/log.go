@@ -22,6 +22,7 @@ type Log struct {
 	last     uint32
 	verify   bool
 	cut      int64 // the offset before which no record counts
+	failed   bool  // the state must be built again
 	ends     bool  // a file of the copy should end
 	written  []*kgo.Record
 	places   []Place
@@ -111,6 +112,13 @@ func (l *Log) shorten() {
 
 // Topic returns the topic of the changelog.
 func (l *Log) Topic() string { return l.opts.Topic }
+
+// Broken reports whether the log must be closed and opened again, because the state is a Spiller
+// and has failed.
+func (l *Log) Broken() bool {
+	_, spills := l.state.(Spiller)
+	return spills && l.failed
+}
 
 // Position returns the offset up to which all records are applied.
 func (l *Log) Position() int64 { return l.position }
@@ -211,6 +219,7 @@ func (l *Log) writeCopy() error {
 		l.Close()
 		l.opts.Disk, err = nil, nil
 	}
+	l.failed = l.failed || err != nil
 	return err
 }
 
@@ -223,6 +232,7 @@ func (l *Log) Write(most int, produce func(*kgo.Record)) error {
 		produce(r)
 	}
 	l.written = records
+	l.failed = l.failed || err != nil
 	return err
 }
 
