@@ -53,7 +53,8 @@ const growthChart = "charts/growth.svg"
 func (s *summary) growth(list []result.Growth, files map[string]string) {
 	s.print("\n## When keys grow\n\n" +
 		"The rate is that of new keys over the last tenth. p99 is that of a single claim; with Kafka, from the record to its committed output. " +
-		"Restart is from a start after SIGKILL to the first answers. A cold start has no file in the system's cache; with Kafka, it reads all keys from the brokers.\n\n")
+		"Restart is from a start after SIGKILL to the first answers. A cold start has no file in the system's cache; with Kafka, it reads all keys from the brokers. " +
+		"PostgreSQL and Redis first read their own logs again. With an index of 1 GiB, most keys of the embedded store are only on disk.\n\n")
 	const title = "New keys a second, by the number of keys (longer is better)"
 	files[growthChart] = grownChart(title, inOrder(list))
 	s.print("![%s. The table has the figures.](%s)\n\n", title, growthChart)
@@ -96,7 +97,8 @@ func keys(n int) string {
 func (s *summary) costs(list []result.Cost) {
 	s.print("\n## What keys cost\n\n" +
 		"For a million messages of each scenario of `semel init`. A tenth are duplicates, a fifth in `quickstart`, and none in `order-service`. After a slash: the same source and target without keys. " +
-		"CPU is that of the program and, after a plus, of all servers. Network and disk are those of all.\n\n")
+		"CPU is that of the program and, after a plus, of all servers. Network and disk are those of all. " +
+		"Webhooks and HTTP requests take one message each, so few claims go together. `sns` checks signatures. Most of `sqs` is ElasticMQ.\n\n")
 	s.costRows(list, tables)
 }
 

@@ -149,7 +149,8 @@ type bound struct {
 var bounds = []bound{
 	{"Redis", "A message needs two scripted writes, and Redis executes scripts on one core: the target is 0.6. Instead, use an embedded store (NATS %s, RabbitMQ %s), or PostgreSQL if messages become rows.", []string{"nats-embedded", "rabbitmq-embedded"}},
 	{"Memory", "A claim hashes the key with a secret, compares 120 bits and records a window. The Go map does none of it, so the target is 0.9.", nil},
-	{"Key and row", "The key is a second row with an index entry, half of the work of the first, so the target of Kafka to PostgreSQL is 0.65. Batches raise the rate.", nil},
+	{"Key and row", "The key is a second row with an index entry, half of the work of the first, so the target of Kafka to PostgreSQL is 0.65. With one message in each transaction, both rows go to the server in one round trip, and the target is 0.7. Batches raise the rate.", nil},
+	{"Kafka at least once", "Each record is claimed, sent and completed, which takes half of the processor time; the copy passes batches on as they are. The target is 0.6. A Kafka transaction needs no claims (%s).", []string{"kafka-1s-copy"}},
 	{"Keys of the proxy in PostgreSQL", "A request needs two transactions more, on cores that it shares with the database: the target is 0.5. A service that keeps the keys itself pays the same (%s).", []string{"http-proxy-postgres-own"}},
 	{"NATS to webhook", "A batch of messages needs two syncs of the disk, and without keys none: the target is 0.6.", nil},
 	{"`semel serve`", "About half of the time of a claim is Go's HTTP server: beside one that keeps nothing, the ratio is %s. The target beside Redis is 0.35, and 5 times its p99. Batches have %s.", []string{"serve-claim-http", "serve-batch"}},

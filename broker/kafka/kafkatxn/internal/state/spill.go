@@ -9,33 +9,34 @@ import (
 )
 
 // Spiller is a State whose older values leave memory for files of its own, in the directory of
-// the copy on disk. They replace the oldest files of the copy. An error of a call means that the
+// the copy on disk. They replace the oldest files of the copy. After an error of any method, the
 // state must be built again.
 type Spiller interface {
 	State
-	// Load opens the files in a directory, which belong to a changelog. It returns what they
-	// replace, and a record from which Read and Apply learn what all records there had in
-	// common. Nothing else was called before.
+	// Load opens the files that a directory has for a changelog. It returns what they replace. It
+	// is the first call.
 	Load(files vfs.FS, dir string, changelog ID) (Spilled, error)
-	// Spill may begin to write a file that replaces all files of the copy, which have what was
-	// applied and nothing else. They are none if some of that is in no such file. It returns what is
-	// replaced by finished files, without those whose records are all before a position: those do
-	// not count. It waits only if the state has too much memory.
+	// Spill lets values leave memory. If all records that were applied are in files of the copy
+	// that do not change any more, all has these files, and last the checksum of the last record.
+	// Otherwise all is zero, and nothing new leaves memory. Spill returns what finished files
+	// replace, without those whose records are all before an offset: these do not count. It
+	// waits only if too many values are in memory.
 	Spill(all Extent, last uint32, before int64) (Extent, error)
-	// Tidy removes files that are no longer needed, once the copy knows what is replaced.
+	// Tidy removes files that are no longer needed, when the copy knows what is replaced.
 	Tidy() error
 	// Discard removes all files.
 	Discard() error
-	// Close closes the files. The state may be used if it has none.
+	// Close closes the files. A state that has none can still be used.
 	Close()
 }
 
-// Spilled is what the files of a Spiller replace.
+// Spilled says what files of a Spiller replace.
 type Spilled struct {
 	Extent
-	// Oldest is the number of the oldest file that counted when the last ones were replaced.
+	// Oldest is the number of the file that was the oldest one when they were written.
 	Oldest int
-	// Sum is the checksum of the last record, and Record one without entries that was made like it.
+	// Sum is the checksum of the last record. Record has its header and no entries: Read and Apply
+	// learn from it how the values were made, and the time.
 	Sum    uint32
 	Record []byte
 }
