@@ -183,10 +183,10 @@ soak: services-install ## Run pipelines for SOAK (30m) under random faults: outp
 bench: ## Measure Semel and its peers (2 h; see bench/README.md)
 	$(GO) run -C bench ./cmd/bench all
 
-bench-growth: ## Measure stores at 1 M to 100 M keys (60 min; needs 60 GB of disk)
+bench-growth: ## Measure stores at 1 M to 1,000 M keys (80 min; needs 60 GB of disk)
 	$(GO) run -C bench ./cmd/growth
 
-bench-cost: ## Measure what a million messages of each scenario take (30 min)
+bench-cost: ## Measure what a million messages of each scenario take (8 min)
 	$(GO) run -C bench ./cmd/cost
 
 bench-report: ## Write docs/performance.md, its charts and the tables from the results of bench

@@ -1,7 +1,7 @@
 // Command cost measures what a million messages of each scenario of semel init take, and
 // writes the results.
 //
-//	cost                measure all scenarios, about 25 minutes
+//	cost                measure all scenarios, about 8 minutes
 //	cost SCENARIO...    measure some
 //	cost -quick         check that everything works; the figures mean nothing
 //

@@ -1,8 +1,8 @@
 // Command growth measures stores at growing numbers of keys, and writes the results.
 //
-//	growth                     measure all stores, about 60 minutes
+//	growth                     measure all stores, about 80 minutes
 //	growth STORE...            measure some: embedded, embedded-1gib, kafka, postgres, redis
-//	growth -most 10000000      measure up to this many keys
+//	growth -most 100000000     measure up to this many keys
 //	growth -quick              check that everything works; the figures mean nothing
 //
 // Run it in the directory of its module: go run -C bench ./cmd/growth. If a store fails, the
