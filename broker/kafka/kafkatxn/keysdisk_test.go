@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -118,6 +119,54 @@ func TestKeysThatHaveLeftMemoryAreKnown(t *testing.T) {
 				if got := p.Events.Decisions(semel.Duplicate); got != rounds*round {
 					t.Errorf("%d duplicates, want %d", got, rounds*round)
 				}
+			})
+		})
+	}
+}
+
+// TestAStandbyContinuesAfterItsDiskFailed lets an operation on the copy of a standby fail once, and
+// expects that it follows the owner again, and that keys leave memory again.
+func TestAStandbyContinuesAfterItsDiskFailed(t *testing.T) {
+	t.Parallel()
+	const round, rounds = 40, 20
+	for _, suffix := range []string{".keys", ".run.tmp"} {
+		t.Run(suffix, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				owner := b.start(b.options())
+				disk, opts := faultfs.New(), b.options()
+				opts.State.Dir, opts.files, opts.fileSize, opts.spill = filepath.FromSlash("/state"), disk, 500, round/4
+				s, promote := b.startStandby(opts)
+				var failed atomic.Bool
+				var made atomic.Int64
+				disk.SetHook(func(op faultfs.Op) error {
+					if op.Kind == faultfs.Rename && strings.HasSuffix(op.Name, ".run.tmp") {
+						made.Add(1)
+					}
+					if op.Kind == faultfs.Write && strings.HasSuffix(op.Name, suffix) && made.Load() > 2 && failed.CompareAndSwap(false, true) {
+						return syscall.EIO
+					}
+					return nil
+				})
+				before := int64(0)
+				for n := range rounds {
+					b.Write(kafkatest.Numbered(n*round, round, 1)...)
+					owner.Wait((n+1)*round, kafkatest.Settled)
+					s.copies()
+					if n == rounds/2 {
+						before = made.Load()
+					}
+				}
+				if !failed.Load() || made.Load() == before {
+					t.Errorf("failed %v, %d runs, and %d of them in the first half", failed.Load(), made.Load(), before)
+				}
+				owner.Kill()
+				<-owner.Done
+				promote()
+				b.Write(kafkatest.Numbered(0, (rounds+1)*round, 1)...)
+				s.Wait((rounds+1)*round, kafkatest.Settled)
+				s.Stop()
+				b.Exactly((rounds + 1) * round)
 			})
 		})
 	}

@@ -88,7 +88,10 @@ func (b *standby) live(ctx context.Context) error {
 	soon, cancel := b.until(ctx, time.Minute)
 	defer cancel()
 	var parts []*part
-	for _, p := range b.parts {
+	for id, p := range b.parts {
+		if err := (restorer{b.t}).load(ctx, id, p.slot); err != nil { // what is broken
+			return err
+		}
 		parts = append(parts, &p.part)
 	}
 	from, err := restorer{b.t}.positions(soon, parts)
