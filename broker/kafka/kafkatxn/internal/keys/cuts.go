@@ -12,20 +12,20 @@ import (
 // delete old records. By event time the age of a record does not show the times of its
 // entries.
 //
-// A record carries the stream time of its transaction. None of its entries is newer,
-// and no earlier record has a greater stream time. So when the stream time has advanced
-// by more than the retention, no entry up to there counts, even for the oldest record
-// that is not late. The last record is never before a cut: its stream time is the
-// present, which a restore takes from it.
+// A record carries the stream time of its transaction, and no earlier record has a greater
+// one. With several sources, of which the slowest decides, its entries may be newer. So when
+// the stream time is more than the retention above all of them, no entry up to there counts,
+// even for the oldest record that is not late. The last record is never before a cut: its
+// stream time is the present, which a restore takes from it.
 //
 // The zero cuts has no position.
 type Cuts struct {
 	keep  int64 // longest time in milliseconds that an entry counts
-	span  int64 // stream time between two cuts
+	span  int64 // time between two cuts
 	marks []cutMark
 }
 
-// cutMark is a position. No earlier record has a stream time above newest.
+// cutMark is a position. No earlier record has a stream time or an entry above newest.
 type cutMark struct {
 	position      int64
 	begun, newest int64
@@ -46,9 +46,9 @@ func (w *Windowing) cuts() Cuts {
 	return NewCuts((w.Retention() + w.scale.Length() + time.Millisecond - 1).Milliseconds())
 }
 
-// Note adds a position. The records before it are applied, and newest is their greatest
-// stream time. It reports whether that is long after the position before.
-func (c *Cuts) Note(position, newest int64) (later bool) {
+// Note adds a position. The records before it are applied, and newest is the greatest time in
+// them. It reports whether that is long after the position before.
+func (c *Cuts) Note(position, newest, streamTime int64) (later bool) {
 	if c.keep == 0 {
 		return false
 	}
@@ -58,7 +58,7 @@ func (c *Cuts) Note(position, newest int64) (later bool) {
 	}
 	later = len(c.marks) > 0
 	// Of several expired marks, the last is enough.
-	if old := c.behind(newest); old > 1 {
+	if old := c.behind(streamTime); old > 1 {
 		c.marks = slices.Delete(c.marks, 0, old-1)
 	}
 	c.marks = append(c.marks, cutMark{position, newest, newest})

@@ -82,3 +82,46 @@ func TestStateBuiltFromATruncatedChangelogGivesTheSameAnswers(t *testing.T) {
 		}
 	}
 }
+
+// TestAnEntryThatIsNewerThanTheStreamIsNotCutOff has a partition of several sources, whose slowest
+// one decides how far it has come.
+func TestAnEntryThatIsNewerThanTheStreamIsNotCutOff(t *testing.T) {
+	t.Parallel()
+	for _, spill := range []int64{0, 20} {
+		w := testWindowing(t, 10*time.Second, 0, true)
+		var disk *faultfs.FS
+		if spill > 0 {
+			disk = faultfs.New()
+		}
+		log := testChangelog(t, w, new(int64), disk, nil, spill)
+		st, base, offset := log.State, int64(1_000_000), 0
+		st.Begin()
+		first := testDigest(0)
+		for n := range 300 {
+			reached := base + 100*int64(n)
+			d, when := testDigest(n), reached
+			if n%20 == 0 { // of a source that is ahead
+				when += 5_000
+			}
+			if got := st.Decide(&d, reached, when, int64(offset)); got != Fresh {
+				t.Fatalf("new key %d is %d", n, got)
+			}
+			st.Learn(&d, when, int64(offset))
+			if offset++; n%5 < 4 {
+				continue
+			}
+			log.Write(0)
+			log.Commit()
+			log.Delete(log.Cut())
+			if reached < base+14_000 {
+				if got := st.Decide(&first, reached, base+14_000, 0); got != Again {
+					t.Fatalf("spill %d: at %d the first key is %d", spill, reached-base, got)
+				}
+				if n%25 == 24 {
+					st = log.Restart()
+					st.Begin()
+				}
+			}
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
@@ -26,8 +27,9 @@ import (
 // and another one the other, and the owner of the State takes over what they have made.
 type spilled struct {
 	place *run.Place // nil without a copy on disk
-	runs  []*keyRun  // oldest first, without gaps
-	dead  []*keyRun  // whose files are no longer needed
+	keep  time.Duration
+	runs  []*keyRun // oldest first, without gaps
+	dead  []*keyRun // whose files are no longer needed
 
 	leaving *table.Table[uint64] // the table that is being written, or could not be
 	writing *task
@@ -42,8 +44,10 @@ type spilled struct {
 type keyRun struct {
 	*run.Run
 	of state.Spilled
-	// begun is the stream time before its first record, and ended that of its last one.
+	// begun is the greatest time before its first record, and ended that up to its last one.
 	begun, ended int64
+	// keep is how long its keys count. Their expiries are ticks, whose length depends on it.
+	keep time.Duration
 }
 
 // task is what a goroutine does with runs.
@@ -69,8 +73,9 @@ const (
 	// the mark of its record (8).
 	entrySize = 32
 	// The meta of a run has the positions before and behind its records, its times, the checksum
-	// of its last record, the number of the oldest file (8 each), and a record without entries.
-	metaNumbers = 6
+	// of its last record, the number of the oldest file, how long keys count (8 each), and a record
+	// without entries.
+	metaNumbers = 7
 	metaSize    = 8*metaNumbers + headerSize
 )
 
@@ -130,14 +135,15 @@ func filesOf(text string) (of state.Extent, ok bool) {
 // meta returns what is in the header of the run.
 func (r *keyRun) meta() []byte {
 	b := make([]byte, 0, metaSize)
-	for _, n := range []int64{r.of.From, r.of.Next, r.begun, r.ended, int64(r.of.Sum), int64(r.of.Oldest)} {
+	for _, n := range []int64{r.of.From, r.of.Next, r.begun, r.ended, int64(r.of.Sum), int64(r.of.Oldest), int64(r.keep)} {
 		b = binary.LittleEndian.AppendUint64(b, uint64(n))
 	}
 	return append(b, r.of.Record...)
 }
 
-// load opens the runs in the directory of the copy of a changelog. It removes one that is damaged
-// or does not continue the ones before, and all behind it: their keys come from the changelog.
+// load opens the runs in the directory of the copy of a changelog. It removes one that is damaged,
+// is of another window, or does not continue the ones before, and all behind it: their keys come
+// from the changelog.
 func (s *spilled) load(files vfs.FS, dir string, changelog state.ID) error {
 	s.place = &run.Place{FS: files, Dir: dir, Store: changelog,
 		Size:     func(uint32) int { return entrySize },
@@ -177,7 +183,8 @@ func (s *spilled) load(files vfs.FS, dir string, changelog state.ID) error {
 	return nil
 }
 
-// open adds the run of some files, unless it is damaged or does not continue the one before.
+// open adds the run of some files, unless it is damaged, of another window, or does not continue
+// the one before.
 func (s *spilled) open(of state.Extent) (damaged bool, err error) {
 	opened, err := run.Open(s.place, name(&of))
 	if _, damaged = errors.AsType[*run.Damage](err); damaged {
@@ -191,8 +198,8 @@ func (s *spilled) open(of state.Extent) (damaged bool, err error) {
 	if meta := r.Meta(); len(meta) == metaSize {
 		number := func(i int) int64 { return int64(binary.LittleEndian.Uint64(meta[8*i:])) }
 		r.of.From, r.of.Next, r.begun, r.ended = number(0), number(1), number(2), number(3)
-		r.of.Sum, r.of.Oldest, r.of.Record = uint32(number(4)), int(number(5)), meta[8*metaNumbers:]
-		if before.Last == 0 || before.Last+1 == of.First && before.Next == r.of.From {
+		r.of.Sum, r.of.Oldest, r.keep, r.of.Record = uint32(number(4)), int(number(5)), time.Duration(number(6)), meta[8*metaNumbers:]
+		if r.keep == s.keep && (before.Last == 0 || before.Last+1 == of.First && before.Next == r.of.From) {
 			s.runs = append(s.runs, r)
 			return false, nil
 		}
@@ -285,6 +292,7 @@ func (s *spilled) leave(from *table.Table[uint64], keys int64, now table.Tick, r
 
 // write makes a durable run of what fill adds, which is about a number of keys.
 func (s *spilled) write(r *keyRun, keys int64, fill func(*run.Writer) error) (*keyRun, error) {
+	r.keep = s.keep
 	w, err := run.Create(s.place, name(&r.of.Extent), keys)
 	if err != nil {
 		return nil, err

@@ -342,3 +342,112 @@ func TestKeysAreKnownAfterAnyOperationFailed(t *testing.T) {
 		p.log.Close()
 	}
 }
+
+// TestKeysOfAnotherWindowAreKnownForThePresentOne restarts with a longer and with a shorter window.
+func TestKeysOfAnotherWindowAreKnownForThePresentOne(t *testing.T) {
+	t.Parallel()
+	for _, windows := range [][2]time.Duration{{10 * time.Second, 20 * time.Second}, {20 * time.Second, 10 * time.Second}, {semel.Forever, 10 * time.Second}, {10 * time.Second, semel.Forever}} {
+		files, p := faultfs.New(), newSmall(t, windows[0])
+		kafkatest.Must(t, p.open(files))
+		for range 50 {
+			kafkatest.Must(t, p.add())
+		}
+		p.log.Close()
+		if len(runsOf(files)) == 0 {
+			t.Fatal("no key has left memory")
+		}
+		p.w = testWindowing(t, windows[1], time.Second, true)
+		for _, later := range []int64{0, 8_000, 8_000} {
+			p.now += later
+			kafkatest.Must(t, p.open(files))
+			if err := p.check(); err != nil {
+				t.Errorf("windows %v, %d ms later: %v", windows, later, err)
+			}
+			p.log.Drop()
+			p.log.Close()
+		}
+	}
+}
+
+// TestAStateThatCannotBeDroppedIsBuiltAgain has a topic that was emptied, and a disk that keeps a
+// file of the copy once.
+func TestAStateThatCannotBeDroppedIsBuiltAgain(t *testing.T) {
+	t.Parallel()
+	for at, done := 1, false; !done; at++ {
+		files, p := faultfs.New(), newSmall(t, semel.Forever)
+		kafkatest.Must(t, p.open(files))
+		for range 50 {
+			kafkatest.Must(t, p.add())
+		}
+		p.topic, p.end, p.next = nil, 0, 0
+		n := 0
+		files.SetHook(func(op faultfs.Op) error {
+			if n++; n == at {
+				return errors.New("it fails")
+			}
+			return nil
+		})
+		_, err := p.log.Start(0, 0, p.end)
+		files.SetHook(nil)
+		if done = n < at; err != nil && !p.log.Broken() {
+			t.Errorf("operation %d failed, and the state stays: %v", at, err)
+		}
+		if p.log.Broken() {
+			p.log.Close()
+			kafkatest.Must(t, p.open(files))
+		}
+		if err := p.check(); err != nil {
+			t.Errorf("operation %d failed: %v", at, err)
+		}
+		p.log.Drop()
+		p.log.Close()
+	}
+}
+
+// TestWhatWasDroppedDoesNotComeBack loses the power after a state was dropped, because brokers had
+// lost its last record. The deletions of its files reach the disk in any order.
+func TestWhatWasDroppedDoesNotComeBack(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(kafkatest.NewSeed(t), 0))
+	for _, transactions := range []int{3, 50, 51} {
+		files, p := faultfs.New(), newSmall(t, semel.Forever)
+		kafkatest.Must(t, p.open(files))
+		for range transactions {
+			kafkatest.Must(t, p.add())
+		}
+		p.log.Close()
+		files = files.Survive(faultfs.Everything, random)
+		last := p.topic[len(p.topic)-1]
+		c, err := Parse(last.Value)
+		kafkatest.Must(t, err)
+		c.StreamTime++
+		var entries []Entry
+		for i := range c.Len() {
+			var e Entry
+			c.At(i, &e)
+			entries = append(entries, e)
+		}
+		last.Value = Encode(&c.Header, entries...)
+		if err := p.open(files); !errors.Is(err, state.ErrAgain) {
+			t.Fatalf("another record than before: %v", err)
+		}
+		p.log.Close()
+		for range 200 {
+			left := files.Survive(faultfs.Torn, random)
+			names := left.Files()
+			err := p.open(left)
+			if errors.Is(err, state.ErrAgain) {
+				p.log.Close()
+				err = p.open(left)
+			}
+			if err == nil {
+				err = p.check()
+			}
+			p.log.Drop()
+			p.log.Close()
+			if err != nil {
+				t.Fatalf("%d transactions, with %v: %v", transactions, names, err)
+			}
+		}
+	}
+}

@@ -97,7 +97,9 @@ type State struct {
 	// Without event time it is the last time of the clock.
 	StreamTime, CommittedTime int64
 	cuts                      Cuts
-	spillTime                 int64 // CommittedTime when keys last left the table
+	// newest is the greatest time of a committed entry, or CommittedTime, and spillTime what it was
+	// when keys last left the table.
+	newest, spillTime int64
 }
 
 var _ state.Spiller = (*State)(nil)
@@ -130,12 +132,14 @@ func (s *State) Detach() bool { return len(s.spilled.runs) == 0 }
 
 // Load implements state.Spiller.
 func (s *State) Load(files vfs.FS, dir string, changelog state.ID) (state.Spilled, error) {
+	s.spilled.keep = s.opts.Retention()
 	if err := s.spilled.load(files, dir, changelog); err != nil || len(s.spilled.runs) == 0 {
 		return state.Spilled{}, err
 	}
 	for _, r := range s.spilled.runs {
-		s.cuts.Note(r.of.Next, r.ended)
-		s.spillTime = r.ended
+		s.newest = max(s.newest, r.ended)
+		s.cuts.Note(r.of.Next, s.newest, 0)
+		s.spillTime = s.newest
 	}
 	of := s.spilled.runs[len(s.spilled.runs)-1].of
 	of.Extent = s.spilled.extent()
@@ -154,13 +158,13 @@ func (s *State) Spill(all state.Extent, last uint32, before int64) (state.Extent
 	}
 	p.expire(before)
 	if all.Last > 0 && s.count >= least && p.leaving == nil {
-		r := &keyRun{of: state.Spilled{Extent: all, Oldest: all.First, Sum: last}, begun: s.spillTime, ended: s.CommittedTime}
+		r := &keyRun{of: state.Spilled{Extent: all, Oldest: all.First, Sum: last}, begun: s.spillTime, ended: s.newest}
 		if before := p.extent(); before.Last > 0 {
 			r.of.First, r.of.From = before.Last+1, before.Next
 		}
 		r.of.Record = Encode(&Header{Kind: KindEntries, Made: s.made, Secret: s.secret, Topic: s.opts.Topic, StreamTime: s.CommittedTime})
 		p.leave(s.committed, s.count, now, r)
-		s.committed, s.count, s.spillTime = table.New[uint64](s.count), 0, s.CommittedTime
+		s.committed, s.count, s.spillTime = table.New[uint64](s.count), 0, s.newest
 	}
 	return p.extent(), nil
 }
@@ -294,8 +298,9 @@ func (s *State) Commit(int64, []state.Place) {
 
 func (s *State) Stored(at int64, _ int) (ends bool) {
 	s.written = true
-	s.spillTime = cmp.Or(s.spillTime, s.CommittedTime)
-	return s.cuts.Note(at+1, s.StreamTime)
+	s.newest = max(s.newest, s.CommittedTime)
+	s.spillTime = cmp.Or(s.spillTime, s.newest)
+	return s.cuts.Note(at+1, s.newest, s.CommittedTime)
 }
 
 func (s *State) Cut() (at int64, ok bool) { return s.cuts.Take(s.CommittedTime) }
@@ -343,6 +348,7 @@ func (s *State) remember(c *Record, now table.Tick) {
 			s.committed.Prefetch(digestOf(c.entry(i + prefetchAhead)))
 		}
 		c.At(i, &e)
+		s.newest = max(s.newest, e.Time)
 		if expiry := s.opts.expiry(e.Time); expiry > now {
 			s.committed.Set(&e.Digest, mark(&c.Topic, e.Offset), now, expiry)
 			s.count++

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -128,15 +129,16 @@ func NewDisk(files vfs.FS, dir, suffix string, changelog ID) *Disk {
 func (d *Disk) SetFileSize(bytes int64) { d.most = bytes }
 
 // Continue makes the copy continue behind files that a Spiller has replaced, unless older ones
-// are missing: then it reports false. Once, the files from number oldest on counted. Open follows.
+// are missing, or none of them counts: then it reports false. Once, the files from number oldest on
+// counted. Open follows.
 func (d *Disk) Continue(e Extent, oldest int) (bool, error) {
 	names, err := d.fs.List(d.dir)
 	if err != nil {
 		return false, fmt.Errorf("kafka: state directory: %w", err)
 	}
 	d.begun(e)
-	whole, err := d.hasFirst(names, oldest)
-	if !whole || err != nil {
+	first, whole, err := d.first(names, oldest)
+	if whole = whole && first <= e.Last; !whole || err != nil {
 		d.begun(Extent{})
 	}
 	return whole, err
@@ -159,7 +161,7 @@ func (d *Disk) Open(expect func(bytes int64), apply Apply) error {
 	if expect != nil {
 		expect(d.bytes(names))
 	}
-	whole, err := d.hasFirst(names, 0)
+	first, whole, err := d.first(names, 0)
 	if err != nil {
 		return err
 	}
@@ -168,7 +170,7 @@ func (d *Disk) Open(expect func(bytes int64), apply Apply) error {
 		if !ok {
 			continue
 		}
-		if !whole || number <= d.replaced.Last {
+		if !whole || number < first || number <= d.replaced.Last {
 			if err := d.fs.Remove(filepath.Join(d.dir, name)); err != nil {
 				return fmt.Errorf("kafka: state: %w", err)
 			}
@@ -185,11 +187,13 @@ func (d *Disk) Open(expect func(bytes int64), apply Apply) error {
 	return nil
 }
 
-// hasFirst reports whether the oldest file that counts is there. Its number is at least first, and
-// that in a file. This is written before an older file is removed, and neither is synced. So after a
-// loss of power it may be too small, and then a copy is given up that was whole.
-func (d *Disk) hasFirst(names []string, first int) (bool, error) {
-	oldest := d.replaced.First
+// first returns the number of the oldest file that counts, and whether it is there. The number is at
+// least oldest, and that in a file. This is written before an older file is removed, and neither is
+// synced. So after a loss of power it may be too small, and then a copy is given up that was whole. Or
+// older files are there again, which do not count: others may be missing between them.
+func (d *Disk) first(names []string, oldest int) (first int, whole bool, err error) {
+	first = oldest
+	var numbers []int
 	for _, name := range names {
 		number, ok := d.numberOf(name)
 		if !ok {
@@ -197,23 +201,21 @@ func (d *Disk) hasFirst(names []string, first int) (bool, error) {
 		}
 		file, err := d.fs.Open(filepath.Join(d.dir, name))
 		if err != nil {
-			return false, fmt.Errorf("kafka: state: %w", err)
+			return 0, false, fmt.Errorf("kafka: state: %w", err)
 		}
 		header := make([]byte, HeaderSize)
 		n, err := file.ReadAt(header, 0)
 		file.Close() // it was only read
 		if err != nil && !errors.Is(err, io.EOF) {
-			return false, fmt.Errorf("kafka: state: %w", err)
+			return 0, false, fmt.Errorf("kafka: state: %w", err)
 		}
-		if !d.headerHolds(header[:n]) {
-			continue
+		if d.headerHolds(header[:n]) {
+			numbers = append(numbers, number)
+			first = max(first, int(binary.LittleEndian.Uint32(header[firstAt:])))
 		}
-		if oldest == 0 {
-			oldest = number
-		}
-		first = max(first, int(binary.LittleEndian.Uint32(header[firstAt:])))
 	}
-	return first == 0 || oldest <= first, nil
+	replaced := d.replaced.First <= first && first <= d.replaced.Last
+	return first, first == 0 || replaced || slices.Contains(numbers, first), nil
 }
 
 // bytes returns the approximate size of a log's files.

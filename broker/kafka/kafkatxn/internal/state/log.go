@@ -149,13 +149,15 @@ func (l *Log) Start(start, live, end int64) (at int64, err error) {
 	return at, nil
 }
 
-// forget replaces the state by an empty one.
+// forget replaces the state by an empty one. After an error, that is neither.
 func (l *Log) forget() error {
-	l.position, l.last, l.cut, l.verify, l.ends = 0, 0, 0, false, false
-	if err := l.renew(); err != nil || l.opts.Disk == nil {
-		return err
+	l.position, l.last, l.cut, l.verify, l.ends, l.failed = 0, 0, 0, false, false, true
+	err := l.renew()
+	if err == nil && l.opts.Disk != nil {
+		err = l.opts.Disk.Clear()
 	}
-	return l.opts.Disk.Clear()
+	l.failed = err != nil
+	return err
 }
 
 // Barrier returns a record that marks the present end of the topic.
