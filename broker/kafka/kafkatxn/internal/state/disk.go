@@ -46,6 +46,7 @@ type Disk struct {
 	from   int64         // the position before the first frame
 	sealed []sealedFile  // older files, oldest first, with consecutive numbers
 	number int           // of the file
+	used   int           // the greatest number that a file, or one that was replaced, has had
 	// replaced are files that are older than the sealed ones. A Spiller has what was in them.
 	replaced Extent
 	failed   error
@@ -137,15 +138,18 @@ func (d *Disk) Continue(e Extent, oldest int) (bool, error) {
 		return false, fmt.Errorf("kafka: state directory: %w", err)
 	}
 	d.begun(e)
-	first, whole, err := d.first(names, oldest)
-	if whole = whole && first <= e.Last; !whole || err != nil {
+	_, whole, err := d.first(names, oldest)
+	if !whole || err != nil {
 		d.begun(Extent{})
 	}
 	return whole, err
 }
 
 // begun makes the copy have only what is replaced.
-func (d *Disk) begun(e Extent) { d.replaced, d.number, d.from, d.next = e, e.Last, e.From, e.Next }
+func (d *Disk) begun(e Extent) {
+	d.replaced, d.number, d.from, d.next = e, e.Last, e.From, e.Next
+	d.used = max(d.used, e.Last)
+}
 
 // Open creates the log or opens what is there, and passes every valid record to apply, in
 // order. Before that it passes the size of all records to expect, if that is not nil. It
@@ -170,6 +174,7 @@ func (d *Disk) Open(expect func(bytes int64), apply Apply) error {
 		if !ok {
 			continue
 		}
+		d.used = max(d.used, number)
 		if !whole || number < first || number <= d.replaced.Last {
 			if err := d.fs.Remove(filepath.Join(d.dir, name)); err != nil {
 				return fmt.Errorf("kafka: state: %w", err)
@@ -181,10 +186,13 @@ func (d *Disk) Open(expect func(bytes int64), apply Apply) error {
 			return err
 		}
 	}
-	if d.file == nil {
-		return d.rotate()
+	if d.file != nil {
+		return nil
 	}
-	return nil
+	if d.replaced.Last == 0 {
+		d.number = d.used // files with these numbers may come back
+	}
+	return d.rotate()
 }
 
 // first returns the number of the oldest file that counts, and whether it is there. The number is at
@@ -214,8 +222,10 @@ func (d *Disk) first(names []string, oldest int) (first int, whole bool, err err
 			first = max(first, int(binary.LittleEndian.Uint32(header[firstAt:])))
 		}
 	}
-	replaced := d.replaced.First <= first && first <= d.replaced.Last
-	return first, first == 0 || replaced || slices.Contains(numbers, first), nil
+	if e := &d.replaced; e.Last > 0 {
+		return first, e.First <= first && first <= e.Last, nil
+	}
+	return first, first == 0 || slices.Contains(numbers, first), nil
 }
 
 // bytes returns the approximate size of a log's files.

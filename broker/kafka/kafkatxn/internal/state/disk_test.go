@@ -438,3 +438,66 @@ func TestErrorsOfTheDiskAreReturned(t *testing.T) {
 		t.Errorf("only %v failed", failed)
 	}
 }
+
+// TestFilesThatWereGivenUpDoNotCountAgain has files that a loss of power brings back, after a copy was
+// given up, or cleared, and other files were written.
+func TestFilesThatWereGivenUpDoNotCountAgain(t *testing.T) {
+	t.Parallel()
+	for _, cleared := range []bool{false, true} {
+		disk := faultfs.New()
+		c := opened(t, disk)
+		for n := range int64(4) {
+			c.add(n, fmt.Sprint("old ", n))
+			if err := c.Tidy(0, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		old := map[string][]byte{}
+		for _, name := range disk.Files() {
+			data, err := disk.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			old[name] = data
+		}
+		if cleared {
+			if err := c.Clear(); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			c.close()
+			if err := disk.Remove(c.disk.Files()[0]); err != nil {
+				t.Fatal(err)
+			}
+			c = opened(t, disk)
+			c.wantApplied()
+		}
+		c.add(0, "new 0")
+		if err := c.Tidy(0, true); err != nil {
+			t.Fatal(err)
+		}
+		c.add(1, "new 1")
+		c.close()
+		for i, name := range disk.Files() {
+			if old[name] != nil {
+				t.Errorf("cleared %v: %s, file %d, has the name of an old one", cleared, name, i)
+			}
+		}
+		for name, data := range old {
+			if strings.HasSuffix(name, "1.state") {
+				continue
+			}
+			file, err := disk.Create(name)
+			if err == nil {
+				_, err = file.WriteAt(data, 0)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			file.Close() // it is in memory
+		}
+		c = opened(t, disk)
+		c.wantApplied("new 0@1", "new 1@2")
+		c.close()
+	}
+}
