@@ -30,6 +30,8 @@ type spilled struct {
 	keep  time.Duration
 	runs  []*keyRun // oldest first, without gaps
 	dead  []*keyRun // whose files are no longer needed
+	// damaged are names of runs that are removed again when they are closed: Windows removes no open file.
+	damaged []string
 
 	leaving *table.Table[uint64] // the table that is being written, or could not be
 	writing *task
@@ -262,7 +264,8 @@ func (s *spilled) find(d *semel.Digest, now table.Tick) (mark uint64, expiry tab
 // again without it.
 func (s *spilled) fail(err error) {
 	if damage, ok := errors.AsType[*run.Damage](err); ok {
-		err = errors.Join(err, s.remove(filepath.Base(damage.File)))
+		s.damaged = append(s.damaged, filepath.Base(damage.File))
+		err = errors.Join(err, s.remove(s.damaged[len(s.damaged)-1]))
 	}
 	if s.err == nil {
 		s.err = fmt.Errorf("%w: kafka: state: %w", state.ErrAgain, err)
@@ -430,12 +433,12 @@ func (s *spilled) expire(before int64) {
 func (s *spilled) tidy() error {
 	for len(s.dead) > 0 {
 		r := s.dead[0]
+		r.Close() // it was only read; Windows removes no open file
 		for _, text := range run.Files(r.Name()) {
 			if err := s.remove(text); err != nil {
 				return err
 			}
 		}
-		r.Close() // it was only read
 		s.dead = s.dead[1:]
 	}
 	return nil
@@ -451,7 +454,10 @@ func (s *spilled) close() {
 	for _, r := range slices.Concat(s.runs, s.dead) {
 		r.Close() // it was only read
 	}
-	s.writing, s.merging, s.runs, s.dead = nil, nil, nil, nil
+	for _, text := range s.damaged {
+		_ = s.remove(text) // if it fails again, the next state fails in the same way
+	}
+	s.writing, s.merging, s.runs, s.dead, s.damaged = nil, nil, nil, nil, nil
 }
 
 // discard removes the files of all runs, the newest first: what is left if that is interrupted

@@ -451,3 +451,30 @@ func TestWhatWasDroppedDoesNotComeBack(t *testing.T) {
 		}
 	}
 }
+
+// TestADamagedRunThatIsOpenIsRemovedWhenItIsClosed has a system that removes no open file.
+func TestADamagedRunThatIsOpenIsRemovedWhenItIsClosed(t *testing.T) {
+	t.Parallel()
+	files, p := faultfs.New(), newSmall(t, semel.Forever)
+	kafkatest.Must(t, p.open(files))
+	for len(runsOf(files)) < 4 {
+		kafkatest.Must(t, p.add())
+	}
+	name := filepath.Join("state", runsOf(files)[0])
+	kafkatest.Must(t, files.FlipBit(name, 4096+100, 1))
+	files.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.Remove && op.Name == name {
+			return errors.New("it is open")
+		}
+		return nil
+	})
+	if err := p.check(); !errors.Is(err, state.ErrAgain) {
+		t.Fatalf("with %s damaged: %v", name, err)
+	}
+	files.SetHook(nil)
+	p.log.Drop()
+	p.log.Close()
+	kafkatest.Must(t, p.open(files))
+	kafkatest.Must(t, p.check())
+	p.log.Close()
+}
