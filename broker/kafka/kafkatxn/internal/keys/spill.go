@@ -2,7 +2,6 @@ package keys
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -42,16 +41,6 @@ type spilled struct {
 	err   error // of a read: the state must be built again
 }
 
-// keyRun is a run with the keys of some files of the copy.
-type keyRun struct {
-	*run.Run
-	of state.Spilled
-	// begun is the greatest time before its first record, and ended that up to its last one.
-	begun, ended int64
-	// keep is how long its keys count. Their expiries are ticks, whose length depends on it.
-	keep time.Duration
-}
-
 // task is what a goroutine does with runs.
 type task struct {
 	stop atomic.Bool
@@ -70,15 +59,6 @@ const (
 	mergeRuns   = 8
 	mostMerged  = 1 << 27
 	mergedParts = 8
-
-	// An entry of a run has a digest without its last byte (16), the tick of its expiry (8), and
-	// the mark of its record (8).
-	entrySize = 32
-	// The meta of a run has the positions before and behind its records, its times, the checksum
-	// of its last record, the number of the oldest file, how long keys count (8 each), and a record
-	// without entries.
-	metaNumbers = 7
-	metaSize    = 8*metaNumbers + headerSize
 )
 
 var errStopped = errors.New("the runs are closed")
@@ -114,33 +94,6 @@ func (t *task) end() *keyRun {
 	t.stop.Store(true)
 	<-t.done
 	return t.made
-}
-
-// ordered returns a digest whose order in a run is that of the digest in a table.
-func ordered(d *semel.Digest) (key semel.Digest) {
-	binary.LittleEndian.PutUint64(key[:8], binary.BigEndian.Uint64(d[:8]))
-	copy(key[8:15], d[8:15])
-	return key
-}
-
-// name returns the name of a run, which has the numbers of the files.
-func name(of *state.Extent) string {
-	return fmt.Sprintf("%08d-%08d%s", of.First, of.Last, run.Suffix)
-}
-
-// filesOf reads the name of a run.
-func filesOf(text string) (of state.Extent, ok bool) {
-	n, err := fmt.Sscanf(text, "%d-%d"+run.Suffix, &of.First, &of.Last)
-	return of, n == 2 && err == nil && 0 < of.First && of.First <= of.Last && name(&of) == text
-}
-
-// meta returns what is in the header of the run.
-func (r *keyRun) meta() []byte {
-	b := make([]byte, 0, metaSize)
-	for _, n := range []int64{r.of.From, r.of.Next, r.begun, r.ended, int64(r.of.Sum), int64(r.of.Oldest), int64(r.keep)} {
-		b = binary.LittleEndian.AppendUint64(b, uint64(n))
-	}
-	return append(b, r.of.Record...)
 }
 
 // load opens the runs in the directory of the copy of a changelog. It removes one that is damaged,
@@ -197,14 +150,9 @@ func (s *spilled) open(of state.Extent) (damaged bool, err error) {
 	}
 	r := &keyRun{Run: opened, of: state.Spilled{Extent: of}}
 	before := s.extent()
-	if meta := r.Meta(); len(meta) == metaSize {
-		number := func(i int) int64 { return int64(binary.LittleEndian.Uint64(meta[8*i:])) }
-		r.of.From, r.of.Next, r.begun, r.ended = number(0), number(1), number(2), number(3)
-		r.of.Sum, r.of.Oldest, r.keep, r.of.Record = uint32(number(4)), int(number(5)), time.Duration(number(6)), meta[8*metaNumbers:]
-		if r.keep == s.keep && (before.Last == 0 || before.Last+1 == of.First && before.Next == r.of.From) {
-			s.runs = append(s.runs, r)
-			return false, nil
-		}
+	if r.readMeta() && r.keep == s.keep && (before.Last == 0 || before.Last+1 == of.First && before.Next == r.of.From) {
+		s.runs = append(s.runs, r)
+		return false, nil
 	}
 	r.Close() // it was only read
 	return true, nil
@@ -241,20 +189,13 @@ func (s *spilled) find(d *semel.Digest, now table.Tick) (mark uint64, expiry tab
 		if !r.MayHave(&key) {
 			continue
 		}
-		off, size := r.Block(&key)
-		s.block = slices.Grow(s.block[:0], size)[:size]
-		err := r.ReadAt(s.block, off)
-		var entry []byte
-		if err == nil {
-			entry, err = r.Find(s.block, off, &key)
-		}
+		entry, err := r.read(&key, &s.block)
 		if err != nil {
 			s.fail(err)
 			return 0, 0, false
 		}
 		if entry != nil {
-			expiry = table.Tick(binary.LittleEndian.Uint64(entry[16:]))
-			return binary.LittleEndian.Uint64(entry[24:]), expiry, now < expiry
+			return markOf(entry), expiryOf(entry), now < expiryOf(entry)
 		}
 	}
 	return 0, 0, false
@@ -274,15 +215,13 @@ func (s *spilled) fail(err error) {
 
 // leave begins to write a table to a run.
 func (s *spilled) leave(from *table.Table[uint64], keys int64, now table.Tick, r *keyRun) {
-	s.leaving = from
+	s.leaving, r.keep = from, s.keep
 	s.writing = start(func(stop *atomic.Bool) (*keyRun, error) {
-		return s.write(r, keys, func(w *run.Writer) (err error) {
-			entry := make([]byte, entrySize)
+		return r.write(s.place, keys, func(w *run.Writer) (err error) {
+			var entry []byte
 			from.Each(now, func(d *semel.Digest, mark uint64, expiry table.Tick) bool {
 				key := ordered(d)
-				copy(entry, key[:])
-				binary.LittleEndian.PutUint64(entry[16:], uint64(expiry))
-				binary.LittleEndian.PutUint64(entry[24:], mark)
+				entry = appendEntry(entry[:0], &key, mark, expiry)
 				if err = w.Add(entry); stop.Load() {
 					err = errStopped
 				}
@@ -291,25 +230,6 @@ func (s *spilled) leave(from *table.Table[uint64], keys int64, now table.Tick, r
 			return err
 		})
 	})
-}
-
-// write makes a durable run of what fill adds, which is about a number of keys.
-func (s *spilled) write(r *keyRun, keys int64, fill func(*run.Writer) error) (*keyRun, error) {
-	r.keep = s.keep
-	w, err := run.Create(s.place, name(&r.of.Extent), keys)
-	if err != nil {
-		return nil, err
-	}
-	if err := fill(w); err != nil {
-		return nil, errors.Join(err, w.Abort())
-	}
-	if r.Run, err = w.Finish(r.meta()); err != nil {
-		return nil, err
-	}
-	if err := s.place.FS.SyncDir(s.place.Dir); err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	return r, nil
 }
 
 // collect takes over what the tasks have made. Keys count for a time, or for ever if that is 0.
@@ -337,7 +257,7 @@ func (s *spilled) collect(now table.Tick, counts int64) error {
 	if from, to := s.pick(counts / mergedParts); s.merging == nil && from < to && !slices.Equal(s.merges, s.runs[from:to]) {
 		s.merges = slices.Clone(s.runs[from:to])
 		group := s.merges
-		s.merging = start(func(stop *atomic.Bool) (*keyRun, error) { return s.merge(group, now, stop) })
+		s.merging = start(func(stop *atomic.Bool) (*keyRun, error) { return merge(s.place, group, now, stop) })
 	}
 	return nil
 }
@@ -367,59 +287,6 @@ func (s *spilled) pick(span int64) (from, to int) {
 		return 0, 0
 	}
 	return from, to
-}
-
-// merge makes one of runs, without keys that have expired.
-func (s *spilled) merge(runs []*keyRun, now table.Tick, stop *atomic.Bool) (*keyRun, error) {
-	first, last := runs[0], runs[len(runs)-1]
-	merged := &keyRun{of: last.of, begun: first.begun, ended: last.ended}
-	merged.of.First, merged.of.From = first.of.First, first.of.From
-	keys := int64(0)
-	var scans []*run.Scanner
-	for _, r := range runs {
-		keys += r.Entries()
-		scans = append(scans, r.Scan())
-	}
-	return s.write(merged, keys, func(w *run.Writer) error {
-		at := make([]semel.Digest, len(scans)) // of the scanners
-		next := func(i int) (more bool) {
-			if more = scans[i].Next(); more {
-				at[i] = semel.Digest(scans[i].Entry())
-			}
-			return more
-		}
-		live := slices.DeleteFunc(indices(len(scans)), func(i int) bool { return !next(i) })
-		for len(live) > 0 && !stop.Load() {
-			newest := live[0]
-			for _, i := range live[1:] {
-				if run.Compare(&at[i], &at[newest]) <= 0 {
-					newest = i
-				}
-			}
-			key, entry := at[newest], scans[newest].Entry()
-			if table.Tick(binary.LittleEndian.Uint64(entry[16:])) > now {
-				if err := w.Add(entry); err != nil {
-					return err
-				}
-			}
-			live = slices.DeleteFunc(live, func(i int) bool { return at[i] == key && !next(i) })
-		}
-		var errs []error
-		for _, scan := range scans {
-			errs = append(errs, scan.Err())
-		}
-		if stop.Load() {
-			errs = append(errs, errStopped)
-		}
-		return errors.Join(errs...)
-	})
-}
-
-func indices(n int) (list []int) {
-	for i := range n {
-		list = append(list, i)
-	}
-	return list
 }
 
 // expire gives up the runs whose records are all before a position of the changelog.
