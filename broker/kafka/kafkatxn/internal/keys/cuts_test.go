@@ -83,44 +83,50 @@ func TestStateBuiltFromATruncatedChangelogGivesTheSameAnswers(t *testing.T) {
 	}
 }
 
-// TestAnEntryThatIsNewerThanTheStreamIsNotCutOff has a partition of several sources, whose slowest
-// one decides how far it has come.
-func TestAnEntryThatIsNewerThanTheStreamIsNotCutOff(t *testing.T) {
+// TestAKeyThatIsAheadOfTheStreamIsKnownForItsWholeWindow has a partition of several sources, whose
+// slowest one decides how far it has come. Another one is ahead by less or more than the window.
+func TestAKeyThatIsAheadOfTheStreamIsKnownForItsWholeWindow(t *testing.T) {
 	t.Parallel()
-	for _, spill := range []int64{0, 20} {
-		w := testWindowing(t, 10*time.Second, 0, true)
-		var disk *faultfs.FS
-		if spill > 0 {
-			disk = faultfs.New()
-		}
-		log := testChangelog(t, w, new(int64), disk, nil, spill)
-		st, base, offset := log.State, int64(1_000_000), 0
-		st.Begin()
-		first := testDigest(0)
-		for n := range 300 {
-			reached := base + 100*int64(n)
-			d, when := testDigest(n), reached
-			if n%20 == 0 { // of a source that is ahead
-				when += 5_000
+	for _, lead := range []int64{5_000, 15_000, 60_000} {
+		for _, spill := range []int64{0, 20} {
+			w := testWindowing(t, 10*time.Second, 0, true)
+			var disk *faultfs.FS
+			if spill > 0 {
+				disk = faultfs.New()
 			}
-			if got := st.Decide(&d, reached, when, int64(offset)); got != Fresh {
-				t.Fatalf("new key %d is %d", n, got)
-			}
-			st.Learn(&d, when, int64(offset))
-			if offset++; n%5 < 4 {
-				continue
-			}
-			log.Write(0)
-			log.Commit()
-			log.Delete(log.Cut())
-			if reached < base+14_000 {
-				if got := st.Decide(&first, reached, base+14_000, 0); got != Again {
-					t.Fatalf("spill %d: at %d the first key is %d", spill, reached-base, got)
+			log := testChangelog(t, w, new(int64), disk, nil, spill)
+			st, base, offset := log.State, int64(1_000_000), 0
+			st.Begin()
+			first, again := testDigest(0), base+lead+9_000
+			for reached := base; reached < again+20_000; reached += 100 {
+				d, when := testDigest(offset), reached
+				if offset%20 == 0 { // of the source that is ahead
+					when += lead
 				}
-				if n%25 == 24 {
+				if got := st.Decide(&d, reached, when, int64(offset)); got != Fresh {
+					t.Fatalf("new key %d is %d", offset, got)
+				}
+				st.Learn(&d, when, int64(offset))
+				if offset++; offset%5 > 0 {
+					continue
+				}
+				log.Write(0)
+				log.Commit()
+				log.Delete(log.Cut())
+				if reached < again {
+					if got := st.Decide(&first, reached, again, 0); got != Again {
+						t.Fatalf("ahead by %d ms, spill %d: after %d ms the first key is %d", lead, spill, reached-base, got)
+					}
+				} else if got := st.Decide(&first, reached, again+1_100, 0); got == Again || got == Duplicate {
+					t.Fatalf("ahead by %d ms, spill %d: after %d ms the first key is still known", lead, spill, reached-base)
+				}
+				if offset%25 == 0 {
 					st = log.Restart()
 					st.Begin()
 				}
+			}
+			if n := len(st.ahead.keys); n > int(lead/100/20)+2 || len(st.ahead.order) != n {
+				t.Errorf("ahead by %d ms, spill %d: %d keys are ahead", lead, spill, n)
 			}
 		}
 	}

@@ -88,6 +88,7 @@ type State struct {
 
 	committed *table.Table[uint64]
 	count     int64 // of entries that were added to the table
+	ahead     ahead
 	spilled   spilled
 	overlay   overlay
 	read      Record // the last one
@@ -157,7 +158,7 @@ func (s *State) Spill(all state.Extent, last uint32, before int64) (state.Extent
 		return state.Extent{}, err
 	}
 	p.expire(before)
-	if all.Last > 0 && s.count >= least && p.leaving == nil {
+	if all.Last > 0 && s.count >= least && p.leaving == nil && len(s.ahead.keys) == 0 {
 		r := &keyRun{of: state.Spilled{Extent: all, Oldest: all.First, Sum: last}, begun: s.spillTime, ended: s.newest}
 		if before := p.extent(); before.Last > 0 {
 			r.of.First, r.of.From = before.Last+1, before.Next
@@ -223,6 +224,9 @@ func (s *State) Decide(d *semel.Digest, reached, when, offset int64) Verdict {
 
 // find returns the mark and the expiry of a committed key that has not expired.
 func (s *State) find(d *semel.Digest, now table.Tick) (mark uint64, expiry table.Tick, ok bool) {
+	if k, ok := s.ahead.keys[*d]; ok {
+		return k.mark, k.expiry, now < k.expiry
+	}
 	if mark, expiry, ok = s.committed.Find(d, now); ok {
 		return mark, expiry, ok
 	}
@@ -342,6 +346,11 @@ func (s *State) Apply(int64, state.Place) {
 
 // remember adds the entries of a record to the table.
 func (s *State) remember(c *Record, now table.Tick) {
+	s.ahead.take(now, func(d *semel.Digest, mark uint64, expiry table.Tick) {
+		if expiry > now {
+			s.committed.Set(d, mark, now, expiry)
+		}
+	})
 	var e Entry
 	for i := range c.Len() {
 		if i+prefetchAhead < c.Len() {
@@ -349,7 +358,11 @@ func (s *State) remember(c *Record, now table.Tick) {
 		}
 		c.At(i, &e)
 		s.newest = max(s.newest, e.Time)
-		if expiry := s.opts.expiry(e.Time); expiry > now {
+		switch expiry := s.opts.expiry(e.Time); {
+		case isAhead(now, expiry):
+			s.ahead.set(&e.Digest, mark(&c.Topic, e.Offset), expiry)
+			s.count++
+		case expiry > now:
 			s.committed.Set(&e.Digest, mark(&c.Topic, e.Offset), now, expiry)
 			s.count++
 		}
