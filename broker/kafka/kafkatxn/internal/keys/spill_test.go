@@ -247,7 +247,7 @@ func TestKeysSurviveACrashAtEveryOperation(t *testing.T) {
 		}
 		step := 1
 		if testing.Short() {
-			step = 7
+			step = 17
 		}
 		for at := 1 + random.IntN(step); at <= whole.Ops(); at += step {
 			files := faultfs.New()
@@ -298,7 +298,7 @@ func TestKeysAreKnownAfterAnyOperationFailed(t *testing.T) {
 	random := rand.New(rand.NewPCG(kafkatest.NewSeed(t), 0))
 	step := 1
 	if testing.Short() {
-		step = 7
+		step = 31
 	}
 	for at, done := 1+random.IntN(step), false; !done; at += step {
 		files, p := faultfs.New(), newSmall(t, semel.Forever)
@@ -432,7 +432,11 @@ func TestWhatWasDroppedDoesNotComeBack(t *testing.T) {
 			t.Fatalf("another record than before: %v", err)
 		}
 		p.log.Close()
-		for range 200 {
+		losses := 200
+		if testing.Short() {
+			losses = 40
+		}
+		for range losses {
 			left := files.Survive(faultfs.Torn, random)
 			names := left.Files()
 			err := p.open(left)

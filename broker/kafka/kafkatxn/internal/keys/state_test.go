@@ -88,7 +88,7 @@ func TestStateAnswersLikeAModelAfterCommitsAbortsAndRestarts(t *testing.T) {
 			log := testChangelog(t, w, &now, disk, random, spill)
 			st := log.State
 			st.Begin()
-			for range 3000 {
+			for range 1500 {
 				trial := m.clone()
 				from := offset
 				for range random.IntN(30) {
