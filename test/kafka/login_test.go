@@ -125,6 +125,18 @@ func permit(t *testing.T, addr, principal string, topics ...string) *kgo.Client 
 		_, err = adm.CreateACLs(t.Context(), kadm.NewACLs().Allow(principal).AllowHosts("*").Operations(kadm.OpAll).ResourcePatternType(kadm.ACLPatternLiteral).Topics("*").Groups("*").TransactionalIDs("*"))
 	}
 	must(t, err)
+	granted := func() bool { // a broker learns of rights a little later
+		list, err := adm.DescribeACLs(t.Context(), kadm.NewACLs().AnyResource().Allow(principal).AllowHosts().Operations().ResourcePatternType(kadm.ACLPatternAny))
+		must(t, err)
+		n := 0
+		for _, of := range list {
+			n += len(of.Described)
+		}
+		return n >= 3
+	}
+	if !within(time.Minute, granted) {
+		t.Fatalf("the broker does not know the rights of %s", principal)
+	}
 	return client
 }
 
