@@ -131,7 +131,12 @@ func merge(place *run.Place, runs []*keyRun, now table.Tick, stop *atomic.Bool) 
 			}
 			return more
 		}
-		live := slices.DeleteFunc(indices(len(scans)), func(i int) bool { return !next(i) })
+		var live []int
+		for i := range scans {
+			if next(i) {
+				live = append(live, i)
+			}
+		}
 		for len(live) > 0 && !stop.Load() {
 			newest := live[0]
 			for _, i := range live[1:] {
@@ -156,11 +161,4 @@ func merge(place *run.Place, runs []*keyRun, now table.Tick, stop *atomic.Bool) 
 		}
 		return errors.Join(errs...)
 	})
-}
-
-func indices(n int) (list []int) {
-	for i := range n {
-		list = append(list, i)
-	}
-	return list
 }

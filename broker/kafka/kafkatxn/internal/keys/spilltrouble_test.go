@@ -314,18 +314,3 @@ func troubleOnce(t *testing.T, random *rand.Rand) {
 		s.log.Close()
 	}
 }
-
-// decideAt is decide with a stream time that was set.
-func (m *model) decideAt(key int, when int64) Verdict {
-	if t, ok := m.first[key]; ok {
-		expiry := m.w.expiry(t)
-		if m.w.tick(m.streamTime) < expiry && nanos(when) < m.w.scale.Time(expiry)-int64(m.w.Grace) {
-			return Duplicate
-		}
-	}
-	if m.w.EventTime && when < m.streamTime-m.w.Grace.Milliseconds() {
-		return Late
-	}
-	m.first[key] = when
-	return Fresh
-}

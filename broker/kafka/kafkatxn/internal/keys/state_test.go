@@ -45,6 +45,11 @@ func (m *model) clone() *model {
 
 func (m *model) decide(key int, when int64) Verdict {
 	m.streamTime = max(m.streamTime, when)
+	return m.decideAt(key, when)
+}
+
+// decideAt is decide with a stream time that was set.
+func (m *model) decideAt(key int, when int64) Verdict {
 	if t, ok := m.first[key]; ok {
 		expiry := m.w.expiry(t)
 		if m.w.tick(m.streamTime) < expiry && nanos(when) < m.w.scale.Time(expiry)-int64(m.w.Grace) {
