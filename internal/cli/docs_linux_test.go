@@ -309,10 +309,11 @@ func (s *session) close() {
 // kill ends all processes of the shell. It reports whether there were any.
 func (s *session) kill() bool { return syscall.Kill(-s.shell.Process.Pid, syscall.SIGKILL) == nil }
 
-// run runs a command and returns its output.
+// run runs a command and returns its output. A prompt would then forget the jobs that have
+// ended. Without one the shell keeps some of them, and the next job is not %1.
 func (s *session) run(command string) string {
 	s.Helper()
-	if _, err := fmt.Fprintf(s.input, "{ %s\n} </dev/null; printf '%s%%d\\n' $?\n", s.real.Replace(command), end); err != nil {
+	if _, err := fmt.Fprintf(s.input, "{ %s\n} </dev/null; printf '%s%%d\\n' $?; jobs >/dev/null\n", s.real.Replace(command), end); err != nil {
 		s.Fatal(err)
 	}
 	stuck := time.AfterFunc(2*time.Minute, func() {
