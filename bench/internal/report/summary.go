@@ -41,7 +41,6 @@ var areas = []area{
 		{name: "dedup-again-duckdb", work: "5 M lines, 80 % known", peer: "DuckDB"},
 		{name: "dedup-again-polars", work: "5 M lines, 80 % known", peer: "Polars"},
 		{name: "dedup-beyond-memory-duckdb", work: "200 M lines in 1 GiB", peer: "DuckDB", pending: true},
-		{name: "dedup-beyond-memory-qsv", work: "200 M lines in 1 GiB", peer: "qsv extdedup", pending: true},
 		{name: "once", work: "`semel once`, beside flock", peer: "limit"},
 	}},
 	{"Kafka to Kafka in transactions, 100 ms commits", []row{
