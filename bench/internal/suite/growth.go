@@ -58,7 +58,7 @@ func (r *Runner) Grow(ctx context.Context, store string, most int) (err error) {
 	millions := map[string][]int{"embedded": {1, 10, 100}, "embedded-1gib": {100, 1000}, "kafka": {1, 10, 100}, "postgres": {1, 10, 50}, "redis": {1, 10, 20}}[store]
 	works := map[string]string{
 		"embedded":      "embedded store with its default options, fsync: always, batches of 1,024 by one caller. A single claim is by one caller, every second one of a known key. Memory is the peak of the process",
-		"embedded-1gib": "embedded store with a MaxIndexBytes of 1 GiB, fsync: always, batches of 1,024 by one caller. A single claim is by one caller, every second one of a known key. Memory is the peak of the process",
+		"embedded-1gib": "embedded store with a MaxIndexBytes of 1 GiB in a process with GOMEMLIMIT=2400MiB, fsync: always, batches of 1,024 by one caller. A single claim is by one caller, every second one of a known key. Memory is the peak of the process",
 		"kafka":         "semel run from Kafka to Kafka in transactions, a commit every 100 ms, 4 partitions, records with a key of 16 bytes. A single claim is the time from sending a new record to its committed output, at 200 records a second. Memory is the peak of semel run; disk is its state and the changelog in the broker",
 		"postgres":      "PostgreSQL 15, fsync on, 1 GB of shared_buffers, batches of 1,000 on 2 connections. A single claim is by one caller, every second one of a known key. Memory is the proportional share of all processes of the server; disk is tables and indexes",
 		"redis":         "Redis 7.0, append-only file synced every second, batches of 64 by 50 goroutines. A single claim is by one caller, every second one of a known key. Memory is the peak of the server; disk is its directory",
@@ -265,6 +265,9 @@ func (g *grownEmbedded) start(ctx context.Context) (err error) {
 		return err
 	}
 	g.cmd = exec.CommandContext(ctx, self, "-child", g.dir, "-index", strconv.FormatInt(g.most, 10))
+	if g.most > 0 {
+		g.cmd.Env = append(os.Environ(), "GOMEMLIMIT=2400MiB") // the garbage would take as much again
+	}
 	g.cmd.Stderr = os.Stderr
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if g.ask, err = g.cmd.StdinPipe(); err != nil {
