@@ -177,12 +177,14 @@ func (l *slots) free(sizes map[string]int32) (list []cluster.Partition) {
 	return list
 }
 
-// release gives up a partition. Without a standby its memory is freed.
+// release gives up a partition. Without a standby its memory is freed. That can wait for a
+// disk, and the other partitions do not wait with it.
 func (l *slots) release(id cluster.Partition, h holder) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	at := l.list[id]
-	if at == nil || at.holder != h {
+	held := at != nil && at.holder == h
+	l.mu.Unlock()
+	if !held {
 		return
 	}
 	if l.keep && len(at.logs) > 0 {
@@ -190,6 +192,8 @@ func (l *slots) release(id cluster.Partition, h holder) {
 	} else {
 		at.close()
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	at.holder, at.decides = nil, false
 	close(at.free)
 }
