@@ -101,6 +101,7 @@ var richLeast = new(rich).size()
 // plan queues the reads of the requests behind it, so that one step makes all
 // reads of a run.
 func (k *keys) each(ctx context.Context, o *op, n int, room func(i int) int, plan func(i int), decide func(i int) bool) error {
+	o.screen.begin(o.digests)
 	relieved := o.maintains
 	for i := 0; i < n; {
 		if ctx.Err() != nil {
@@ -131,7 +132,7 @@ func (k *keys) each(ctx context.Context, o *op, n int, room func(i int) int, pla
 			if i == ahead && j-i > 1 && i < len(o.digests) { // some calls find their keys only when they decide
 				ahead = min(i+touchAhead, j)
 				near := o.digests[i:min(ahead, len(o.digests))]
-				k.finder.touch(o, i, near)
+				k.finder.touch(near)
 				k.claims.Touch(near)
 			}
 			o.request = i

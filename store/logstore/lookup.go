@@ -3,7 +3,6 @@ package logstore
 import (
 	"encoding/binary"
 	"errors"
-	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -66,7 +65,7 @@ func (o *op) free() {
 	}
 	o.digests, o.reads, o.blocks, o.wait = o.digests[:0], o.reads[:0], o.blocks[:0], nil
 	o.found = found{}
-	o.screen.runs = nil
+	o.screen.begin(nil)
 	o.owners = digest.Owners{} // do not keep the caller's name
 	clear(o.led)
 	o.led = o.led[:0]
@@ -159,15 +158,12 @@ type finder struct {
 	runs  runs
 }
 
-// touch prepares the decisions on the keys of requests from first on: it loads where the index
-// and the log have them, and asks the filters of the runs. Loads that do not depend on each
-// other overlap their latencies, as in [index.touch]. It is not inlined for the same reason.
+// touch loads where the index and the log have digests. Loads that do not depend on each other
+// overlap their latencies, as in [index.touch]. It is not inlined for the same reason.
 //
 //go:noinline
-func (f *finder) touch(o *op, first int, digests []semel.Digest) (sum uint64) {
+func (f *finder) touch(digests []semel.Digest) (sum uint64) {
 	sum = f.index.touch(digests)
-	s := &o.screen
-	s.first, s.may = first, append(s.may[:0], make([]uint64, len(digests))...)
 	for i := range digests {
 		sh, tag := split(&digests[i])
 		x := &f.index.shards[sh]
@@ -175,13 +171,11 @@ func (f *finder) touch(o *op, first int, digests []semel.Digest) (sum uint64) {
 		if !x.has(at, tag) {
 			continue
 		}
-		s.may[i] = math.MaxUint64
 		pos := x.pos(at)
 		if g, off := f.log.segments.at(pos), offset(pos); g != nil && g.holds(off) {
 			sum += uint64(g.chunks[off>>chunkBits][off&(chunkSize-1)])
 		}
 	}
-	s.ask(f.runs.list, digests)
 	return sum
 }
 

@@ -204,34 +204,63 @@ type runKey struct {
 	digest semel.Digest
 }
 
-// screen has what the filters of the runs say about several keys. Their answers are
-// independent, so that the memory latencies overlap if many are asked for together.
+// screen has what the filters of the runs say about the keys of a call. It asks for keys that
+// are near each other together: their answers are independent, so that the memory latencies
+// overlap. It asks only when the runs must be searched for one of them.
 type screen struct {
-	runs  []*sortedRun // that were asked
-	first int          // request of the first key
-	may   []uint64     // by key, a bit for each run; all if they were not asked
+	digests []semel.Digest // by request
+	runs    []*sortedRun   // that were asked
+	may     []uint64       // by request, a bit for each run; all if it was not asked
+	asked   []bool         // by group of requests
 }
 
-// ask asks the filters of the runs about digests, except those that the index seems to have.
-func (s *screen) ask(runs []*sortedRun, digests []semel.Digest) {
-	if s.runs = runs; len(runs) > 64 {
-		s.runs = nil
-		return
+const (
+	// screenGroup is how many keys are asked for together.
+	screenGroup = 64
+	// mostScreened is how many runs are asked for keys together, the oldest ones.
+	mostScreened = 64
+)
+
+// begin sets the keys of a call, and forgets those of the one before.
+func (s *screen) begin(digests []semel.Digest) { s.digests, s.runs = digests, nil }
+
+// of returns which runs of a list may have a digest, which is that of a request if the call has
+// set its keys. A run whose bit is not set does not have it.
+func (s *screen) of(d *semel.Digest, request int, list []*sortedRun, x *index) uint64 {
+	if request >= len(s.digests) || s.digests[request] != *d {
+		return math.MaxUint64
 	}
-	for bit, r := range runs {
-		for i := range digests {
-			if s.may[i] != math.MaxUint64 && r.MayHave(&digests[i]) {
+	if len(s.runs) != len(list) || &s.runs[0] != &list[0] {
+		s.runs = list
+		s.may = append(s.may[:0], make([]uint64, len(s.digests))...)
+		s.asked = append(s.asked[:0], make([]bool, (len(s.digests)+screenGroup-1)/screenGroup)...)
+	}
+	if group := request / screenGroup; !s.asked[group] {
+		s.asked[group] = true
+		s.ask(group*screenGroup, min((group+1)*screenGroup, len(s.digests)), x)
+	}
+	return s.may[request]
+}
+
+// ask asks for the keys from one to another, except those that the index seems to have.
+func (s *screen) ask(from, to int, x *index) {
+	var ask [screenGroup]int
+	n := 0
+	for i := from; i < to; i++ {
+		sh, tag := split(&s.digests[i])
+		if at := x.shards[sh].seek(tag); x.shards[sh].has(at, tag) {
+			s.may[i] = math.MaxUint64
+			continue
+		}
+		ask[n], n = i, n+1
+	}
+	for bit, r := range s.runs[:min(len(s.runs), mostScreened)] {
+		for _, i := range ask[:n] {
+			if r.MayHave(&s.digests[i]) {
 				s.may[i] |= 1 << bit
 			}
 		}
 	}
-}
-
-// mayHave reports whether a run may have the key of a request. It is true if the filter of
-// the run was not asked, or if the runs have changed since.
-func (s *screen) mayHave(request, i int, list []*sortedRun) bool {
-	at := request - s.first
-	return len(s.runs) != len(list) || &s.runs[0] != &list[0] || at < 0 || at >= len(s.may) || s.may[at]>>i&1 != 0
 }
 
 // findSpilled is find for the runs. It adds at most one read at a time, so that a key takes
@@ -240,8 +269,12 @@ func (f *finder) findSpilled(o *op, d *semel.Digest, hit *found) (ok, pending bo
 	if f.runs.hidden.Get(d) != nil {
 		return false, false, nil
 	}
+	if len(f.runs.list) == 0 {
+		return false, false, nil
+	}
+	may := o.screen.of(d, o.request, f.runs.list, &f.index)
 	for i, s := range slices.Backward(f.runs.list) {
-		if !o.screen.mayHave(o.request, i, f.runs.list) || !s.MayHave(d) {
+		if i < mostScreened && may>>i&1 == 0 || !s.MayHave(d) {
 			continue
 		}
 		is, known := o.inRuns[runKey{s, *d}]

@@ -217,7 +217,8 @@ func (tx *Tx) overErr() error {
 // the memory latencies overlap. Then it does the file reads, and then it decides.
 func (tx *Tx) claimRun(keys *TxKeys, from, to int, window time.Duration, out []semel.Decision) error {
 	k := tx.keys
-	k.finder.touch(tx.op, 0, keys.Digests[from:to])
+	k.finder.touch(keys.Digests[from:to])
+	tx.op.screen.begin(keys.Digests[from:to])
 	now := k.log.clock.Nanos()
 	tick := expiryTick(now, int64(window))
 	o := tx.op
