@@ -8,8 +8,12 @@ import (
 	"os/exec"
 )
 
-// beyondMiB is what each program may take.
-const beyondMiB = 1024
+const (
+	// beyondMiB is what semel may take.
+	beyondMiB = 1024
+	// beyondDuckMiB is what DuckDB may take. With half of it, it runs out of memory.
+	beyondDuckMiB = 4096
+)
 
 // dedupBeyond compares more lines than the memory has room for.
 func (e *Env) dedupBeyond() Benchmark {
@@ -32,7 +36,7 @@ func (e *Env) dedupBeyond() Benchmark {
 	}
 	return Benchmark{
 		Name:    name,
-		Work:    fmt.Sprintf("semel dedup --memory %dMiB without a store on %s lines of 40 bytes, of which 20 %% are duplicates; the key is the line; the output is the first line of each, byte for byte, in input order. Wall time, and peak resident memory. Each program gets the same limit and a directory on the disk. One round, because one takes many minutes. Peer: ", beyondMiB, count(n)),
+		Work:    fmt.Sprintf("semel dedup --memory %dMiB without a store on %s lines of 40 bytes, of which 20 %% are duplicates; the key is the line; the output is the first line of each, byte for byte, in input order. Wall time, and peak resident memory. Each program has a directory on the disk. One round, because one takes many minutes. Peer: ", beyondMiB, count(n)),
 		rounds:  1,
 		prepare: e.prepareFile(input, n, e.buildSemel, e.installPython),
 		ours: run(func(ctx context.Context, _, out string) *exec.Cmd {
@@ -40,9 +44,9 @@ func (e *Env) dedupBeyond() Benchmark {
 		}),
 		rivals: []rival{
 			{
-				work: "DuckDB with memory_limit: the line with the least row number of each", peerVersion: func() (string, error) { return e.pinned("duckdb") },
+				work: fmt.Sprintf("DuckDB with a memory_limit of %d MiB, because it runs out of memory with half of it: the line with the least row number of each", beyondDuckMiB), peerVersion: func() (string, error) { return e.pinned("duckdb") },
 				peer: run(func(ctx context.Context, temp, out string) *exec.Cmd {
-					return exec.CommandContext(ctx, e.work("venv", "bin", "python"), e.peer("python", "with_duckdb_beyond.py"), input, out, temp, fmt.Sprintf("%dMiB", beyondMiB))
+					return exec.CommandContext(ctx, e.work("venv", "bin", "python"), e.peer("python", "with_duckdb_beyond.py"), input, out, temp, fmt.Sprintf("%dMiB", beyondDuckMiB))
 				}),
 				figures: []figure{
 					{name: name + "-duckdb", value: name, unit: "s", lessIsBetter: true, target: 1},
