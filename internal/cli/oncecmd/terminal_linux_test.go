@@ -117,11 +117,12 @@ func TestAStoppedCommandContinuesInTheForeground(t *testing.T) {
 }
 
 // Ctrl-Z stops the call in a pipeline, where the command has no terminal. A command that went on
-// would outlive its lease, which a stopped call does not extend.
+// would outlive its lease, which a stopped call does not extend. It starts no program while it
+// waits: a shell whose child is stopped before it is the program is not stopped itself.
 func TestACommandInAStoppedPipelineIsStopped(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	s := onTerminal(t, dir, `set -m; semel once --key a --lease 10m -- sh -c 'echo $$ > running; echo ready; until [ -e go ]; do sleep 0.05; done; echo ran' | cat; echo "stopped $?"; read -r line; fg; echo "status $?"`)
+	s := onTerminal(t, dir, `set -m; semel once --key a --lease 10m -- sh -c 'mkfifo go; echo $$ > running; echo ready; read -r _ < go; echo ran' | cat; echo "stopped $?"; read -r line; fg; echo "status $?"`)
 	s.shows(t, "ready")
 	command := numbers(t, dir+"/running", 1)[0]
 	s.types(t, "\x1a")
@@ -130,8 +131,8 @@ func TestACommandInAStoppedPipelineIsStopped(t *testing.T) {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", command))
 		return err == nil && strings.Contains(string(stat), ") T ")
 	})
-	programtest.WriteFile(t, dir+"/go", "")
 	s.types(t, "\n")
+	programtest.WriteFile(t, dir+"/go", "\n") // waits until the command reads
 	s.shows(t, "ran")
 	s.shows(t, "status 0")
 	s.ends()
