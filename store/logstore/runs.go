@@ -266,10 +266,7 @@ func (s *screen) ask(from, to int, x *index) {
 // findSpilled is find for the runs. It adds at most one read at a time, so that a key takes
 // as few as it can.
 func (f *finder) findSpilled(o *op, d *semel.Digest, hit *found) (ok, pending bool, err error) {
-	if f.runs.hidden.Get(d) != nil {
-		return false, false, nil
-	}
-	if len(f.runs.list) == 0 {
+	if len(f.runs.list) == 0 || f.runs.hidden.Get(d) != nil {
 		return false, false, nil
 	}
 	may := o.screen.of(d, o.request, f.runs.list, &f.index)
