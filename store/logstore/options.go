@@ -69,7 +69,7 @@ type Options struct {
 	// of such a key is zero, unless it has a result, a readable ID or an origin. If
 	// open claims alone take this memory, others are refused with semel.ErrStoreFull.
 	// Garbage of the Go runtime can take as much again: GOMEMLIMIT or GOGC limit it, and
-	// cost little here, because this memory has no pointers to follow.
+	// cost little here, because the index and the filters have no pointers to follow.
 	// Must be at least 1 MiB. Defaults to a quarter of the machine's memory, or 4 GiB if
 	// that is unknown.
 	MaxIndexBytes int64

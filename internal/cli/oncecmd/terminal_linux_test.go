@@ -131,8 +131,15 @@ func TestACommandInAStoppedPipelineIsStopped(t *testing.T) {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", command))
 		return err == nil && strings.Contains(string(stat), ") T ")
 	})
+	pipe, err := os.OpenFile(dir+"/go", os.O_RDWR, 0) // for both, so that it waits for no reader
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pipe.Close()
+	if _, err := pipe.WriteString("\n"); err != nil {
+		t.Fatal(err)
+	}
 	s.types(t, "\n")
-	programtest.WriteFile(t, dir+"/go", "\n") // waits until the command reads
 	s.shows(t, "ran")
 	s.shows(t, "status 0")
 	s.ends()
