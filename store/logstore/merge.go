@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"math/bits"
 	"slices"
 	"sync"
 
@@ -23,12 +22,6 @@ type merger struct {
 	merging sync.Mutex
 	failed  []*sortedRun // all runs when a merge failed; log.mu guards it
 }
-
-// mostMerged and mostMergedBytes bound a merged run, and so the space that a merge needs.
-const (
-	mostMerged      = 1 << 27
-	mostMergedBytes = 64 << 30
-)
 
 func (m *merger) wakeUp() {
 	select {
@@ -54,45 +47,17 @@ func (m *merger) run(ctx context.Context) {
 	}
 }
 
-// class returns the class of a run: runs of the same class differ in size by less than the
-// number that is merged.
-func (m *merger) class(s *sortedRun) int {
-	return bits.Len64(uint64(s.summary.entries)) / (bits.Len(uint(m.fanIn)) - 1)
-}
-
-// pick returns neighbours that are worth a merge: enough of one class, with the newer ones
-// of lower classes.
+// pick returns the newest runs if they are worth a merge.
 func (m *merger) pick(list []*sortedRun) (from, to int) {
-	from, to = len(list), len(list)
-	class, same, entries, bytes := 0, 0, int64(0), int64(0)
 	var newest *sortedRun // of those that have keys
-	for ; from > 0; from-- {
-		s := list[from-1]
-		entries += s.summary.entries
-		bytes += s.DiskBytes()
-		if entries > mostMerged || bytes > mostMergedBytes {
-			break
+	from = run.Pick(list, m.fanIn, func(s *sortedRun) bool {
+		if s.summary.entries == 0 {
+			return true
 		}
-		if s.summary.entries > 0 {
-			if newest = cmp.Or(newest, s); !m.together(s, newest) {
-				break
-			}
-		}
-		c := m.class(s)
-		if c > class {
-			if same >= m.fanIn {
-				break
-			}
-			class, same = c, 0
-		}
-		if c == class {
-			same++
-		}
-	}
-	if same < m.fanIn {
-		return 0, 0
-	}
-	return from, to
+		newest = cmp.Or(newest, s)
+		return m.together(s, newest)
+	})
+	return from, len(list)
 }
 
 // pickDead returns two neighbours of whose entries more than half are needed no more. A run

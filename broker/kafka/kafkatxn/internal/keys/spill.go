@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/bits"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
@@ -54,10 +53,9 @@ const (
 	// times as many there may be while others leave it.
 	spillKeys  = 1 << 20
 	mostBehind = 4
-	// mergeRuns is how many runs of a class become one, of at most mostMerged keys. It covers at
-	// most a part of the time for which keys count, because it is deleted as a whole.
+	// mergeRuns is how many runs of a class become one. It covers at most a part of the time for
+	// which keys count, because it is deleted as a whole.
 	mergeRuns   = 8
-	mostMerged  = 1 << 27
 	mergedParts = 8
 )
 
@@ -262,31 +260,13 @@ func (s *spilled) collect(now table.Tick, counts int64) error {
 	return nil
 }
 
-// pick returns which of the newest runs are worth a merge: enough of one class, with the newer
-// ones of lower classes. They cover at most a span of stream time, unless that is 0.
+// pick returns the newest runs if they are worth a merge. They cover at most a span of
+// stream time, unless that is 0.
 func (s *spilled) pick(span int64) (from, to int) {
-	class, same, keys := 0, 0, int64(0)
-	for from, to = len(s.runs), len(s.runs); from > 0; from-- {
-		r := s.runs[from-1]
-		keys += r.Entries()
-		if keys > mostMerged || span > 0 && s.runs[to-1].ended-r.begun > span {
-			break
-		}
-		c := bits.Len64(uint64(r.Entries())) / bits.Len(mergeRuns-1)
-		if c > class {
-			if same >= mergeRuns {
-				break
-			}
-			class, same = c, 0
-		}
-		if c == class {
-			same++
-		}
-	}
-	if same < mergeRuns {
-		return 0, 0
-	}
-	return from, to
+	to = len(s.runs)
+	return run.Pick(s.runs, mergeRuns, func(r *keyRun) bool {
+		return span <= 0 || s.runs[to-1].ended-r.begun <= span
+	}), to
 }
 
 // expire gives up the runs whose records are all before a position of the changelog.
