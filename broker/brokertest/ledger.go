@@ -26,6 +26,8 @@ type ledger struct {
 	order    map[int][]int     // of a partition, the places that had effects
 	complete chan struct{}
 	closed   bool // complete is closed
+	goal     int  // how many acknowledged messages call atGoal
+	atGoal   func()
 	// commits: effects and keys are one, and are noted after both, so that
 	// another delivery of the key may be acknowledged before.
 	commits  bool
@@ -115,6 +117,9 @@ func (l *ledger) ack(m Numbered) {
 	}
 	l.lastEvent = time.Now()
 	l.acked[place{m.Partition, m.Place}] = true
+	if l.atGoal != nil && len(l.acked) >= l.goal {
+		l.atGoal()
+	}
 	if len(l.acked) == l.expected && !l.closed {
 		close(l.complete)
 		l.closed = true

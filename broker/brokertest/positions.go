@@ -18,6 +18,11 @@ type position struct {
 	offset    int64
 }
 
+func positionOf(it *pipeline.Item) position {
+	o := &it.Message.Origin
+	return position{o.Identity, o.Partition, o.Offset}
+}
+
 // positions compares the positions of messages. Two deliveries of a message have equal positions.
 // Two messages differ, even if they have the same place and content and the place was made again
 // in between.
@@ -45,8 +50,7 @@ func (e *sourceEnv) positions() {
 				if source.Traits().Positions != (err == nil) || err != nil && !errors.Is(err, key.ErrMissing) {
 					e.Fatalf("Positions is %v, and a message of %+v gives %v", source.Traits().Positions, it.Message.Origin, err)
 				}
-				o := &it.Message.Origin
-				of[string(it.Message.Body)] = position{o.Identity, o.Partition, o.Offset}
+				of[string(it.Message.Body)] = positionOf(it)
 			}
 			items = append(items, some...)
 		}

@@ -31,6 +31,14 @@ func (l *ledger) reach(ctx context.Context, goal int) {
 	}
 }
 
+// when has a function called, with the mutex held, as soon as so many messages are acknowledged:
+// by who acknowledges, so that no other goroutine has to be quick. Nil has none called.
+func (l *ledger) when(goal int, do func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.goal, l.atGoal = goal, do
+}
+
 // mustBeSettled reports what is not acknowledged.
 func (l *ledger) mustBeSettled() {
 	l.tb.Helper()
@@ -116,11 +124,9 @@ func (l *ledger) inParts(ctx context.Context, random *rand.Rand, run func(ctx co
 	for l.acknowledged() < l.total() && ctx.Err() == nil {
 		goal := min(l.acknowledged()+1+random.IntN(l.total()/5), l.total())
 		running, stop := context.WithCancel(ctx)
-		go func() {
-			defer stop()
-			l.reach(running, goal)
-		}()
+		l.when(goal, stop)
 		run(running)
+		l.when(0, nil)
 		stop()
 		if l.acknowledged() < l.total() {
 			ended++
