@@ -17,15 +17,8 @@ import (
 func TestServerAnswersAreClassifiedAsDocumented(t *testing.T) {
 	t.Parallel()
 	url := servers.NATS(t)
-	conn, err := natsgo.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := client(t, url)
+	conn := js.Conn()
 	sink := func(t *testing.T, url, subject string) *nats.Sink {
 		t.Helper()
 		s, err := nats.OpenSink(t.Context(), &nats.SinkOptions{URL: url, Subject: subject})
@@ -74,20 +67,10 @@ func TestServerAnswersAreClassifiedAsDocumented(t *testing.T) {
 	}
 	own := func(t *testing.T, end func(t *testing.T, s *nats.Sink) error) error {
 		server := servicestest.StartNATS(t, nil)
-		c, err := natsgo.Connect(server.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		j, err := jetstream.New(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := j.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
+		if _, err := client(t, server.URL()).CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
 			t.Fatal(err)
 		}
 		s := sink(t, server.URL(), "s")
-		c.Close()
 		t.Cleanup(func() { _ = server.Continue() })
 		if err := server.Pause(); err != nil {
 			t.Fatal(err)

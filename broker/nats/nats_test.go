@@ -26,12 +26,19 @@ func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 // client connects to a server for as long as the test runs.
 func client(tb testing.TB, url string) jetstream.JetStream {
 	tb.Helper()
-	conn, err := natsgo.Connect(url, natsgo.MaxReconnects(-1), natsgo.ReconnectWait(20*time.Millisecond), natsgo.ReconnectBufSize(-1))
+	conn, err := natsgo.Connect(url, natsgo.Timeout(time.Minute), natsgo.MaxReconnects(-1), natsgo.ReconnectWait(20*time.Millisecond), natsgo.ReconnectBufSize(-1))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
+	return streams(tb, conn)
+}
+
+// streams returns the JetStream of a connection. The defaults of the client library, 2 s for a
+// connection and 5 s for an answer, are short for a slow machine.
+func streams(tb testing.TB, conn *natsgo.Conn) jetstream.JetStream {
+	tb.Helper()
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(time.Minute))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -57,12 +64,15 @@ func restart(server *services.Server) func(context.Context) error {
 func TestSourcePassesTheSuite(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartNATS(t, nil)
-	place := func(tb testing.TB, deliveries int) brokertest.SourcePlace {
+	// wait is how long the server waits for an acknowledgement. It is short, because some cases
+	// acknowledge nothing. With a limit of deliveries it is longer than a slow machine stands
+	// still, because that would use deliveries up.
+	place := func(tb testing.TB, deliveries int, wait time.Duration) brokertest.SourcePlace {
 		name := servicestest.Topic()
 		js := client(tb, server.URL())
 		create := func(ctx context.Context) error {
 			_, err := stream(tb, js, name).CreateConsumer(ctx, jetstream.ConsumerConfig{
-				Durable: "orders", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second, MaxDeliver: deliveries,
+				Durable: "orders", AckPolicy: jetstream.AckExplicitPolicy, AckWait: wait, MaxDeliver: deliveries,
 			})
 			return err
 		}
@@ -70,7 +80,7 @@ func TestSourcePassesTheSuite(t *testing.T) {
 			tb.Fatal(err)
 		}
 		open := func(ctx context.Context, url string) (pipeline.Source, error) {
-			return nats.OpenSource(ctx, &nats.SourceOptions{URL: url, Stream: name, Consumer: "orders", Create: true, AckWait: time.Second})
+			return nats.OpenSource(ctx, &nats.SourceOptions{URL: url, Stream: name, Consumer: "orders", Create: true, AckWait: wait})
 		}
 		return brokertest.SourcePlace{
 			Partitions: 3,
@@ -111,8 +121,8 @@ func TestSourcePassesTheSuite(t *testing.T) {
 	}
 	brokertest.RunSource(t, brokertest.SourceHarness{
 		Unordered:  true,
-		New:        func(tb testing.TB) brokertest.SourcePlace { return place(tb, -1) },
-		NewLimited: func(tb testing.TB) brokertest.SourcePlace { return place(tb, 4) },
+		New:        func(tb testing.TB) brokertest.SourcePlace { return place(tb, -1, time.Second) },
+		NewLimited: func(tb testing.TB) brokertest.SourcePlace { return place(tb, 4, 15*time.Second) },
 	})
 }
 
