@@ -3,6 +3,7 @@ package rabbitmq_test
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +13,16 @@ import (
 	"github.com/semel-dev/semel/internal/peertest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
+
+// waiting returns how many messages a queue has for a consumer.
+func waiting(url, queue string) (n int) {
+	_ = with(url, func(ch *amqp.Channel) error { // it is asked again
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		n = q.Messages
+		return err
+	})
+	return n
+}
 
 // TestServerAnswersAreClassifiedAsDocumented has the rows of RabbitMQ in the table of
 // broker/ANSWERS.md.
@@ -40,12 +51,18 @@ func TestServerAnswersAreClassifiedAsDocumented(t *testing.T) {
 			name := queue(t, nil)
 			p := newProxy(t, addr)
 			s := sink(t, p.Addr().String(), rabbitmq.SinkOptions{RoutingKey: name})
-			if stored {
+			sent := func() bool { return p.hasDropped(name) } // in the frame that publishes
+			if p.deaf.Store(!stored); stored {
 				p.mute.Store(true)
-			} else {
-				p.deaf.Store(true)
+				sent = func() bool { return waiting(url, name) > 0 }
 			}
-			time.AfterFunc(200*time.Millisecond, p.disconnect)
+			var cutting sync.WaitGroup
+			defer cutting.Wait()
+			cutting.Go(func() {
+				for late := time.Now().Add(time.Minute); !sent() && time.Now().Before(late); <-time.After(20 * time.Millisecond) {
+				}
+				p.disconnect()
+			})
 			return peertest.DeliverOne(t, s, "{}")
 		}
 	}

@@ -1,6 +1,7 @@
 package rabbitmq_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -30,8 +31,9 @@ type proxy struct {
 	// deaf drops what the client sends, mute what the server sends.
 	deaf, mute atomic.Bool
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards open and dropped
 	open    []net.Conn
+	dropped []byte
 	running sync.WaitGroup
 }
 
@@ -79,12 +81,22 @@ func (p *proxy) copy(to, from net.Conn, dropping *atomic.Bool) {
 			return
 		}
 		if dropping.Load() {
+			p.mu.Lock()
+			p.dropped = append(p.dropped, buffer[:n]...)
+			p.mu.Unlock()
 			continue
 		}
 		if _, err := to.Write(buffer[:n]); err != nil {
 			return
 		}
 	}
+}
+
+// hasDropped reports whether a text was dropped.
+func (p *proxy) hasDropped(text string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return bytes.Contains(p.dropped, []byte(text))
 }
 
 // disconnect closes all connections.
@@ -229,11 +241,11 @@ const (
 	maxMessage = 1_000_000
 )
 
-// TestSourceAndSinkSurviveServerFaults shares one server, which closes a channel that keeps a message for two
-// seconds.
+// TestSourceAndSinkSurviveServerFaults shares one server, which closes a channel that keeps a message for ten
+// seconds. That is longer than a slow machine stands still: most parts keep messages, and want them once.
 func TestSourceAndSinkSurviveServerFaults(t *testing.T) {
 	t.Parallel()
-	server := servicestest.StartRabbitMQ(t, &services.RabbitMQOptions{Config: fmt.Sprintf("{consumer_timeout, 2000}, {channel_tick_interval, 500}, {max_message_size, %d}, "+
+	server := servicestest.StartRabbitMQ(t, &services.RabbitMQOptions{Config: fmt.Sprintf("{consumer_timeout, 10000}, {channel_tick_interval, 500}, {max_message_size, %d}, "+
 		"{default_permissions, [<<\".*\">>, <<\"^(?!%s).*\">>, <<\"^(?!%s).*\">>]}", maxMessage, forbidden, hidden)})
 	url := "amqp://" + server.Addr()
 	filled := func(t *testing.T, messages int, args amqp.Table) string {
