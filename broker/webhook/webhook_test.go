@@ -191,7 +191,7 @@ func TestWebhookRequestIsNotRetriedByTheHTTPClient(t *testing.T) {
 
 func TestTimeoutsAndRefusedConnectionsAreClassified(t *testing.T) {
 	t.Parallel()
-	stuck, arrived := make(chan struct{}), make(chan struct{}, 100)
+	stuck, arrived := make(chan struct{}), make(chan struct{}, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/cut":
@@ -201,8 +201,10 @@ func TestTimeoutsAndRefusedConnectionsAreClassified(t *testing.T) {
 			_, _ = io.WriteString(w, "begun")
 			w.(http.Flusher).Flush()
 			<-stuck
-		default:
+		case "/last":
 			arrived <- struct{}{}
+			<-stuck
+		default:
 			<-stuck
 		}
 	}))
@@ -236,10 +238,7 @@ func TestTimeoutsAndRefusedConnectionsAreClassified(t *testing.T) {
 			}
 		}
 	}
-	s := newSink(t, Options{URL: server.URL, Timeout: enough})
-	for len(arrived) > 0 {
-		<-arrived
-	}
+	s := newSink(t, Options{URL: server.URL + "/last", Timeout: enough})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-arrived; cancel() }()
 	if err := deliver(ctx, s, item("k", "b")); class(err) != "unknown" {
