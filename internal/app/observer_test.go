@@ -27,7 +27,8 @@ func TestManyParkedMessagesAreLoggedInFewLines(t *testing.T) {
 	l := start(t, input(10, flood...), "")
 	waitFor(t, "both pipelines", func() bool {
 		text := l.scrape(t)
-		return value(text, `dedup_parked_total{pipeline="orders",reason="key-missing"}`) == 300 && value(text, `dedup_parked_total{pipeline="lines",reason="key-missing"}`) == 300
+		return value(text, `dedup_parked_total{pipeline="orders",reason="key-missing"}`) == 300 && value(text, `dedup_parked_total{pipeline="lines",reason="key-missing"}`) == 300 &&
+			strings.Count(l.log.String(), `"msg":"parked"`) >= 20 // a line is written after it is counted
 	})
 	text := l.log.String()
 	intervals := 1 + int(time.Since(began)/(10*time.Second))

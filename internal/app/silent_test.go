@@ -221,12 +221,12 @@ func (v verbs) ofSource(ends string, of *front) {
 // silent.
 func TestEveryVerbTimesOutOnASilentServer(t *testing.T) {
 	t.Parallel()
-	conn, err := nats.Connect(servers.NATS(t))
+	conn, err := nats.Connect(servers.NATS(t), nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

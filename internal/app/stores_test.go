@@ -68,9 +68,9 @@ func TestSettingsReachTheStores(t *testing.T) {
 stores:
   mem:      { memory: {} }
   files:    { embedded: { path: ./files, fsync: never } }
-  redis:    { redis: { url: %q, prefix: %q, persistence: synced, compact: { window: 1h } } }
-  cluster:  { redis: { cluster: [%s] } }
-  sentinel: { redis: { sentinel: { addresses: [%s], master: semel }, persistence: logged } }
+  redis:    { redis: { url: %q, prefix: %q, timeout: 30s, persistence: synced, compact: { window: 1h } } }
+  cluster:  { redis: { cluster: [%s], timeout: 30s } }
+  sentinel: { redis: { sentinel: { addresses: [%s], master: semel }, timeout: 30s, persistence: logged } }
   db:       { postgres: { dsn: %q, schema: once, prefix: p_ } }
   ages:     { postgres: { dsn: %q, cleanup: message-time, message_age: 2d, keep_ids: true } }
   stack:    { tiered: { layers: [mem, files], max_age: 1m } }

@@ -156,12 +156,12 @@ func overNATS(t *testing.T) protocol {
 	url, name := servers.NATS(t), strings.ReplaceAll(servicestest.Topic(), ".", "-")
 	addr := strings.TrimPrefix(url, "nats://")
 	return protocol{"NATS", fmt.Sprintf("{ nats: { servers: [%q], stream: %s, consumer: c, subjects: [%[2]s], create: true } }", addr, name), func(t *testing.T, list []sent) {
-		conn, err := natsgo.Connect(url)
+		conn, err := natsgo.Connect(url, natsgo.Timeout(time.Minute))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		js, err := jetstream.New(conn)
+		js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(time.Minute))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -66,7 +66,7 @@ func TestAFilterDecidesAloneOrAsALayer(t *testing.T) {
 stores:
   near:   { filter: { rate: 0.01, expect: 100, window: 1h } }
   far:    { filter: { rate: 0.01, expect: 100, window: 1h, redis: server } }
-  server: { redis: { url: "`+servers.Redis(t)+`", prefix: "`+servicestest.Prefix()+`" } }
+  server: { redis: { url: "`+servers.Redis(t)+`", prefix: "`+servicestest.Prefix()+`", timeout: 30s } }
 pipelines:
   p: { key: { id: .id }, store: near, source: { file: { paths: [in] } }, sink: { stdout: {} } }
   q: { key: { id: .id }, store: far, lossy: true, source: { file: { paths: [in] } }, sink: { stdout: {} } }

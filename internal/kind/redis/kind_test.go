@@ -135,7 +135,8 @@ func TestAStoreOpensOnItsServer(t *testing.T) {
 	for fields, want := range map[string]string{ // what the doctor says of a server with appendfsync no
 		"": "warning appendfsync: no", ", persistence: logged, keep_ids: true": "warning appendfsync: no", ", persistence: synced, compact: { window: 7d }": "broken appendfsync: no",
 	} {
-		f := kindtest.Parse(t, kindtest.WithStore("{ redis: { url: '"+url+"', prefix: '"+servicestest.Prefix()+"'"+fields+" } }"))
+		// A layer waits for 250 ms by default, and a slow machine may stand still for longer.
+		f := kindtest.Parse(t, kindtest.WithStore("{ redis: { url: '"+url+"', timeout: 30s, prefix: '"+servicestest.Prefix()+"'"+fields+" } }"))
 		store, err := kindtest.OpenStore(t, f, "s")
 		if err != nil {
 			t.Fatal(err)
