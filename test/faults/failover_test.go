@@ -125,7 +125,7 @@ func TestFailoverToALaggingReplicaLosesUnreplicatedKeys(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := start(t)
-			l := newLoad(t, p.through, p.modes)
+			l := newLoad(t, p.through, p.modes, quietLease)
 			l.mustWave(100)
 			eventually(t, "the replica has all", p.caughtUp)
 			p.detach()
@@ -246,7 +246,7 @@ func TestFailoverToASynchronousStandbyLosesNothing(t *testing.T) {
 		state, err := query(t.Context(), primary, `SELECT coalesce(max(sync_state), 'none') FROM pg_stat_replication`)
 		return err == nil && state == "sync"
 	})
-	l := newLoad(t, p.through, p.modes)
+	l := newLoad(t, p.through, p.modes, loadLease)
 	stop := l.start()
 	eventually(t, "work goes on", func() bool { return l.waves.Load() >= 3 })
 	p.failOver()

@@ -283,7 +283,7 @@ func TestFaultsOfServersLoseNoMessageAndRepeatNoEffect(t *testing.T) {
 				todo = append(todo, hurts("postgres", at, faultsOfAll...)...)
 			}
 			defer keepCleaning(t, direct, tolerant)()
-			l := newLoad(t, through, s.modes)
+			l := newLoad(t, through, s.modes, loadLease)
 			order := random(t)
 			stop := l.start()
 			for range *rounds {

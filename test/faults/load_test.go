@@ -15,7 +15,10 @@ const (
 	loadWorkers = 2
 	loadLanes   = 4
 	loadLease   = time.Second
-	waveKeys    = 30
+	// quietLease is for work without faults, of which no key may be taken over: not even
+	// when the machine stands still for some seconds.
+	quietLease = time.Minute
+	waveKeys   = 30
 	// grace is how long after the faults, beyond a lease, the last key may be
 	// in progress: time-outs, pauses between tries, and a loaded machine.
 	grace = 5 * time.Minute
@@ -35,7 +38,7 @@ type load struct {
 }
 
 // newLoad starts a journal and opens the store for each worker.
-func newLoad(t *testing.T, s setting, modes []mode) *load {
+func newLoad(t *testing.T, s setting, modes []mode, lease time.Duration) *load {
 	t.Helper()
 	addr, file := newJournal(t)
 	touch(t, file)
@@ -48,7 +51,7 @@ func newLoad(t *testing.T, s setting, modes []mode) *load {
 		t.Cleanup(store.close)
 		journal := &recorder{addr: addr}
 		t.Cleanup(journal.close)
-		w, err := newWorker(store, fmt.Sprint("worker", n), journal, modes, loadLease)
+		w, err := newWorker(store, fmt.Sprint("worker", n), journal, modes, lease)
 		if err != nil {
 			t.Fatal(err)
 		}

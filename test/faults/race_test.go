@@ -181,7 +181,14 @@ func (j *raceJob) finish(ctx context.Context, store *opened, keys []int, answers
 		return err
 	}
 	failed := make([]error, len(reqs))
-	return errors.Join(store.Complete(ctx, reqs, failed), errors.Join(failed...))
+	for try := 1; ; try++ {
+		clear(failed)
+		err := errors.Join(store.Complete(ctx, reqs, failed), errors.Join(failed...))
+		if err == nil || try == 20 || semel.Classify(err) == semel.ClassPermanent {
+			return err
+		}
+		count.again++ // the same claims are completed once
+	}
 }
 
 // raceSettings are the stores that processes can share. The embedded store is

@@ -56,8 +56,27 @@ func (o *opened) close() {
 	}
 }
 
+// patiently calls a function again that changes nothing, while a server does not answer in time:
+// this machine or the server may stand still for longer than redisTimeout.
+func patiently(ctx context.Context, call func() error) error {
+	for try := 1; ; try++ {
+		err := call()
+		if err == nil || try == 20 || semel.Classify(err) == semel.ClassPermanent || pause(ctx, 100*time.Millisecond) != nil {
+			return err
+		}
+	}
+}
+
 // open opens the store. The caller closes it.
-func (s setting) open(ctx context.Context) (_ *opened, err error) {
+func (s setting) open(ctx context.Context) (o *opened, err error) {
+	err = patiently(ctx, func() error {
+		o, err = s.tryOpen(ctx)
+		return err
+	})
+	return o, err
+}
+
+func (s setting) tryOpen(ctx context.Context) (_ *opened, err error) {
 	o := &opened{bare: s.Kind == onCompact}
 	defer func() {
 		if err != nil {
@@ -169,7 +188,7 @@ func (o *opened) states(ctx context.Context, keys []semel.Key) ([]semel.Record, 
 	records := make([]semel.Record, len(keys))
 	for from := 0; from < len(keys); from += 500 {
 		to := min(from+500, len(keys))
-		if err := looker.Look(ctx, keys[from:to], records[from:to]); err != nil {
+		if err := patiently(ctx, func() error { return looker.Look(ctx, keys[from:to], records[from:to]) }); err != nil {
 			return nil, err
 		}
 	}
