@@ -432,14 +432,18 @@ func (r *run) die(ctx context.Context, point string, most int) {
 	if line == heard {
 		line = ""
 	}
-	for met := r.death(ctx, point, line); ; met = r.death(ctx, point, "") {
-		if met >= most {
-			r.begin()
-			return
-		}
+	for met := r.death(ctx, point, line); met < most; {
 		r.repeats += r.underWay
 		r.begin(fmt.Sprintf("%s\t%d\n", point, met+1))
+		// The broker may have delivered the message once more to a program that had died, and
+		// given it up. Then none has the number, and another message comes from the first one on.
+		process := r.program.Process
+		late := time.AfterFunc(90*time.Second, func() { _ = process.Kill() })
+		if met = r.death(ctx, point, ""); !late.Stop() {
+			r.send(ctx, []string{r.id(other)})
+		}
 	}
+	r.begin()
 }
 
 // death waits until the program has died at a point, and returns the number that it has
