@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -213,21 +214,28 @@ func TestALostLeaseIsNotReportedAsAnErrorOfTheService(t *testing.T) {
 	store := &refusing{Store: newStore(t)}
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // only then the server notices that its client leaves
+		store.lost.Store(true)             // not before: then nothing would have been sent
 		<-r.Context().Done()
 	}))
 	t.Cleanup(upstream.Close)
 	proxy := proxyHandler(t, upstream.URL, httpidem.ProxyOptions{})
-	server := front(t, newGuard(t, store, &semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold, Lease: 300 * time.Millisecond}), proxy, nil)
+	server := front(t, newGuard(t, store, &semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold, Lease: time.Minute, Heartbeat: 100 * time.Millisecond}), proxy, nil)
 	r := post(t, server.URL, "body", withKey("k"))
 	if r.must(t, 502, httpidem.OutcomeUnknown); strings.Contains(string(r.body), "broke off") || !strings.Contains(string(r.body), "could not keep the key") {
 		t.Errorf("the answer is %s", r.body)
 	}
 }
 
-// refusing is a store that extends no lease.
-type refusing struct{ semel.Store }
+// refusing is a store that extends no lease after the leases were lost.
+type refusing struct {
+	semel.Store
+	lost atomic.Bool
+}
 
-func (*refusing) Extend(_ context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
+func (s *refusing) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
+	if !s.lost.Load() {
+		return s.Store.Extend(ctx, reqs, answers)
+	}
 	for i := range reqs {
 		answers[i].Err = &semel.StaleTokenError{Key: reqs[i].Key, Token: reqs[i].Token}
 	}

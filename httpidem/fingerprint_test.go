@@ -133,7 +133,7 @@ func TestRepeatedRequestMayDifferInIgnoredParts(t *testing.T) {
 func TestDifferentRequestsHaveDifferentFingerprints(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: created}
-	handler, err := httpidem.New(newGuard(t, newStore(t), nil), s, &httpidem.Options{Scope: httpidem.AnyCaller})
+	handler, err := httpidem.New(newGuard(t, newStore(t), nil), s, &httpidem.Options{Scope: httpidem.AnyCaller, Go: recorded})
 	if err != nil {
 		t.Fatal(err)
 	}

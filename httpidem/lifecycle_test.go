@@ -222,7 +222,7 @@ func TestABrokenResponseIsNoWholeOneBehindAnotherServer(t *testing.T) {
 	}}
 	upstream := httptest.NewServer(s)
 	t.Cleanup(upstream.Close)
-	handler, err := httpidem.New(newGuard(t, newStore(t), hold), proxyHandler(t, upstream.URL, httpidem.ProxyOptions{}), &httpidem.Options{Scope: caller})
+	handler, err := httpidem.New(newGuard(t, newStore(t), hold), proxyHandler(t, upstream.URL, httpidem.ProxyOptions{}), &httpidem.Options{Scope: caller, Go: recorded})
 	if err != nil {
 		t.Fatal(err)
 	}

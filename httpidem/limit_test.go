@@ -58,6 +58,9 @@ func limited(t *testing.T, store semel.Store, next http.Handler, opts httpidem.O
 		store = newStore(t)
 	}
 	opts.Scope = caller
+	if opts.Go == nil {
+		opts.Go = recorded
+	}
 	handler, err := httpidem.New(newGuard(t, store, hold), next, &opts)
 	if err != nil {
 		t.Fatal(err)

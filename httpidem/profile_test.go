@@ -73,6 +73,7 @@ func TestInvalidProfilesAreRefused(t *testing.T) {
 // one in flight.
 func TestProfilesHaveTheirOwnHeadersAndStatuses(t *testing.T) {
 	t.Parallel()
+	sent := firstSent(0)
 	for name, c := range map[string]struct {
 		key                func(key string) header
 		mismatch, inFlight int
@@ -85,7 +86,7 @@ func TestProfilesHaveTheirOwnHeadersAndStatuses(t *testing.T) {
 		"adyen":  {withKey, 422, 409, "POST", "PATCH", 64, 1},
 		"paypal": {func(key string) header { return header{"PayPal-Request-Id", key} }, 422, 409, "POST", "PATCH", 108, 2},
 		"oasis": {func(key string) header {
-			return header{"Repeatability-Request-ID", key, "Repeatability-First-Sent", firstSent(0)}
+			return header{"Repeatability-Request-ID", key, "Repeatability-First-Sent", sent}
 		}, 400, 409, "DELETE", "", 255, 2},
 	} {
 		t.Run(name, func(t *testing.T) {

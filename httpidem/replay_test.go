@@ -298,7 +298,7 @@ func TestKeptAnswersMayBeEncrypted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		handler, err := httpidem.New(guard, s, &httpidem.Options{Scope: caller, Encryption: encryption})
+		handler, err := httpidem.New(guard, s, &httpidem.Options{Scope: caller, Encryption: encryption, Go: recorded})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -210,7 +210,7 @@ func TestInvalidTransportOptionsAreRefused(t *testing.T) {
 func TestClientGetsTheFirstResponseAfterABrokenConnection(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: created}
-	handler, err := httpidem.New(newGuard(t, newStore(t), hold), s, &httpidem.Options{Scope: httpidem.AnyCaller})
+	handler, err := httpidem.New(newGuard(t, newStore(t), hold), s, &httpidem.Options{Scope: httpidem.AnyCaller, Go: recorded})
 	if err != nil {
 		t.Fatal(err)
 	}

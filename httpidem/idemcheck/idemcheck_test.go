@@ -39,8 +39,8 @@ func targetOf(t *testing.T, upstream *idemcheck.Upstream, wrap func(upstream htt
 }
 
 // lease is short, so that a request can take longer, and long enough to be extended on a
-// machine that is busy.
-const lease = 2 * time.Second
+// machine that stands still for seconds.
+const lease = 4 * time.Second
 
 func guarded(t *testing.T, next http.Handler, strict bool) http.Handler {
 	t.Helper()
@@ -70,10 +70,11 @@ func byPassword(r *http.Request) (string, error) {
 
 func guardedBy(t *testing.T, store semel.Store, next http.Handler, opts *httpidem.Options) http.Handler {
 	t.Helper()
-	guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold, Lease: lease})
+	guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold, Lease: lease, Heartbeat: lease / 10})
 	if err != nil {
 		t.Fatal(err)
 	}
+	opts.Go = func(recorded func()) { recorded() } // a client gets no answer before it is recorded
 	handler, err := httpidem.New(guard, next, opts)
 	if err != nil {
 		t.Fatal(err)

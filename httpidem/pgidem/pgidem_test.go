@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -251,7 +252,7 @@ func TestHandlerRunsAgainAfterATransactionConflict(t *testing.T) {
 func TestWaitingRequestsHoldNoConnections(t *testing.T) {
 	t.Parallel()
 	entered, leave := make(chan struct{}), make(chan struct{})
-	s := newShop(t, httpidem.Options{}, func(w http.ResponseWriter, r *http.Request, n int) {
+	s := newShop(t, httpidem.Options{Wait: time.Minute}, func(w http.ResponseWriter, r *http.Request, n int) {
 		if err := order(r); err != nil {
 			t.Error(err)
 		}
