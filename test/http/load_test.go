@@ -77,7 +77,7 @@ func TestManyClientsWaitForTheResponseOfOneRequest(t *testing.T) {
 		many = 2000
 	}
 	s := newService(t)
-	p := newProxy(t, s.url, append(append(stores[0].flags(t), steady...), "--wait", "30s")...)
+	p := newProxy(t, s.url, append(append(stores[0].flags(t), steady...), "--wait", "4m", "--upstream-timeout", "5m")...)
 	first := hold(t.Context(), t, s, p.url, "order")
 	before := p.memory(t)
 	replies := make(chan asked, many)

@@ -26,7 +26,7 @@ func TestProxyPassesAllItemsOfCalls(t *testing.T) {
 		t.Run(store.name, func(t *testing.T) {
 			t.Parallel()
 			s := newService(t)
-			flags := append(store.flags(t), "--profile", "mcp")
+			flags := append(append(store.flags(t), steady...), "--profile", "mcp")
 			targets := []string{newProxy(t, s.url, flags...).url}
 			if store.name != "embedded" {
 				targets = append(targets, newProxy(t, s.url, flags...).url)

@@ -200,7 +200,7 @@ type reply struct {
 }
 
 // client has no limit of connections, and repeats nothing by itself.
-var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}, Timeout: time.Minute}
+var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}, Timeout: 5 * time.Minute}
 
 // post sends a request whose key is the name of its check. does tells the service what to
 // do.
