@@ -67,21 +67,25 @@ func liar(t *testing.T, upstream, word string, answer func() (text string, lies 
 // store that fails is never the fault of a message.
 func TestServerAnswersAreClassifiedAsDocumented(t *testing.T) {
 	t.Parallel()
+	const half = "*1\r\n$5" // the claim waits for the other half
 	claim := func(text string) func(t *testing.T) error {
 		return func(t *testing.T) error {
 			var lies atomic.Bool
 			at := liar(t, redisAddr(t), "EVALSHA", func() (string, bool) { return text, lies.Load() })
-			client, err := NewClient(t.Context(), "redis://"+at, &ClientOptions{Timeout: 2 * time.Second})
-			if err != nil {
-				t.Fatal(err)
+			timeout := time.Minute
+			if text == half {
+				timeout = 2 * time.Second
 			}
-			t.Cleanup(client.Close)
-			s, err := New(t.Context(), client, &Options{Prefix: servicestest.Prefix()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := inTime(t, func() (*Store, error) {
+				client, err := NewClient(t.Context(), "redis://"+at, unhurried(&ClientOptions{Timeout: timeout}))
+				if err != nil {
+					return nil, err
+				}
+				t.Cleanup(client.Close)
+				return New(t.Context(), client, &Options{Prefix: servicestest.Prefix()})
+			})
 			lies.Store(true)
-			_, err = askFor(t.Context(), s, request(semel.Key{Scope: t.Name(), ID: "k"}))
+			_, err := askFor(t.Context(), s, request(semel.Key{Scope: t.Name(), ID: "k"}))
 			if err == nil {
 				return nil
 			}
@@ -95,6 +99,6 @@ func TestServerAnswersAreClassifiedAsDocumented(t *testing.T) {
 	peertest.RunAnswers(t, "Redis", []peertest.Answer{
 		{Name: "`OOM`, `READONLY`, `LOADING`, `CLUSTERDOWN`, `NOREPLICAS`, `MISCONF`, `BUSY`, `NOAUTH`, `WRONGPASS`, `NOPERM`", Means: peertest.Server, Deliver: peertest.Same(refused...)},
 		{Name: "another error, an answer that is not of Redis, half an answer, a cut connection", Means: peertest.ServerInDoubt, Deliver: peertest.Same(
-			claim("-ERR something else\r\n"), claim("HTTP/1.1 503 Service Unavailable\r\n\r\n<html>"), claim("*1\r\n$5"), claim(""))},
+			claim("-ERR something else\r\n"), claim("HTTP/1.1 503 Service Unavailable\r\n\r\n<html>"), claim(half), claim(""))},
 	})
 }

@@ -168,11 +168,7 @@ func TestClusterSlotsMoveUnderLoad(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newWork(t, m.store, 1000)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		w.run(ctx)
-	}()
+	end := w.start(ctx, w.again)
 	w.waitFor(ctx, 50)
 	for i := 0; i < len(w.keys); i += 10 {
 		if m.choose(w.keys[i]); m.from != m.cluster.Nodes[0] {
@@ -184,7 +180,7 @@ func TestClusterSlotsMoveUnderLoad(t *testing.T) {
 		}
 		m.end()
 	}
-	<-ended
+	end()
 	redirected := 0
 	for _, node := range m.cluster.Nodes {
 		redirected += errorsOf(t, node.Addr(), "MOVED") + errorsOf(t, node.Addr(), "ASK")
@@ -208,11 +204,7 @@ func TestClusterWithADeadMasterRefusesAndRecovers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newWork(t, store, 1000)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		w.run(ctx)
-	}()
+	end := w.start(ctx, w.again)
 	w.waitFor(ctx, 100)
 	if err := cluster.Nodes[1].Kill(); err != nil {
 		t.Fatal(err)
@@ -235,7 +227,7 @@ func TestClusterWithADeadMasterRefusesAndRecovers(t *testing.T) {
 	if err := cluster.Nodes[1].Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
-	<-ended
+	end()
 	w.wantFailures()
 	if second := w.check(); second != 0 {
 		t.Errorf("%d effects happened twice, though a killed process forgets nothing", second)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/test/services"
@@ -77,7 +78,9 @@ func TestClaimUnderWayWhenTheClientClosesIsUnknown(t *testing.T) {
 	t.Parallel()
 	o := newOutage(t, nil)
 	req := request(o.key())
-	store, err := New(t.Context(), o.client, nil)
+	o.client.Close() // it sends pings, which the server would not read either
+	client := oneWire(t, o.server.URL(), time.Minute)
+	store, err := New(t.Context(), client, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +93,7 @@ func TestClaimUnderWayWhenTheClientClosesIsUnknown(t *testing.T) {
 		result <- err
 	}()
 	eventually(t, func() bool { return waiting(t, o.server) }, "the claim is on its way")
-	o.client.Close()
+	client.Close()
 	if err := <-result; semel.Classify(err) != semel.ClassUnknown {
 		t.Errorf("claim: %v of class %v; want an unknown outcome", err, semel.Classify(err))
 	}

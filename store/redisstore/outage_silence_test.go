@@ -131,7 +131,7 @@ func newCut(t *testing.T) (o *outage, cut *cutter, direct *Store) {
 	o = newOutage(t, nil)
 	direct = o.store
 	cut = newCutter(t, o.server.Addr())
-	o.client = connect(t, "redis://"+cut.addr, nil)
+	o.client = oneWire(t, "redis://"+cut.addr, time.Minute) // the answer that is lost is not that of a ping
 	var err error
 	if o.store, err = New(t.Context(), o.client, nil); err != nil {
 		t.Fatal(err)
@@ -305,10 +305,7 @@ func oneWire(t *testing.T, url string, timeout time.Duration) *Client {
 	}
 	option := opts.client(target.hosts, t.Context())
 	option.PipelineMultiplex, option.Dialer.KeepAlive = -1, time.Hour
-	inner, err := rueidis.NewClient(option)
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := inTime(t, func() (rueidis.Client, error) { return rueidis.NewClient(option) })
 	client := &Client{Client: inner, timeout: opts.Timeout}
 	t.Cleanup(client.Close)
 	return client
@@ -318,10 +315,8 @@ func TestAClaimOfAPausedServerIsUnknownAndThenRecognised(t *testing.T) {
 	t.Parallel()
 	o := newOutage(t, nil)
 	done, req := o.done(), request(o.key())
-	hasty, err := New(t.Context(), oneWire(t, o.server.URL(), 2*time.Second), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := oneWire(t, o.server.URL(), 2*time.Second)
+	hasty := inTime(t, func() (*Store, error) { return New(t.Context(), client, nil) })
 	if err := o.server.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -355,22 +350,15 @@ func TestKilledServerWithSyncedLogLosesAndRepeatsNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newWork(t, o.store, 1500)
-	killed := make(chan error, 1)
-	go func() {
-		for _, n := range []int{200, 700} {
-			w.waitFor(ctx, n)
-			if err := errors.Join(o.server.Kill(), o.server.Restart(ctx)); err != nil {
-				killed <- err
-				return
-			}
-		}
-		killed <- nil
-	}()
 	pid := o.server.PID()
-	w.run(ctx)
-	if err := <-killed; err != nil {
-		t.Fatal(err)
+	end := w.start(ctx, w.again)
+	for _, n := range []int{200, 700} {
+		w.waitFor(ctx, n)
+		if err := errors.Join(o.server.Kill(), o.server.Restart(ctx)); err != nil {
+			t.Fatal(err)
+		}
 	}
+	end()
 	if o.server.PID() == pid {
 		t.Fatal("the server was not killed")
 	}
@@ -386,15 +374,13 @@ func TestKilledServerWithSyncedLogLosesAndRepeatsNothing(t *testing.T) {
 func TestEveryCallTimesOutOnASilentServer(t *testing.T) {
 	t.Parallel()
 	storetest.RunSilent(t, redisAddr(t), time.Minute, func(t *testing.T, address string) semel.Store {
-		client, err := NewClient(t.Context(), "redis://"+address, &ClientOptions{Timeout: time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(client.Close)
-		s, err := New(t.Context(), client, &Options{Prefix: servicestest.Prefix()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
+		return inTime(t, func() (*Store, error) {
+			client, err := NewClient(t.Context(), "redis://"+address, &ClientOptions{Timeout: time.Second})
+			if err != nil {
+				return nil, err
+			}
+			t.Cleanup(client.Close)
+			return New(t.Context(), client, &Options{Prefix: servicestest.Prefix()})
+		})
 	})
 }

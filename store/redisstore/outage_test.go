@@ -195,9 +195,9 @@ func (o *outage) wantRefusal(key semel.Key, want error, class semel.Class) {
 type work struct {
 	t     *testing.T
 	guard *semel.Guard
-	keys  []semel.Key
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex  // guards the fields below
+	keys    []semel.Key // only further adds to them
 	effects map[semel.Key]int
 	// acknowledged has the keys whose message was acknowledged.
 	acknowledged map[semel.Key]bool
@@ -220,21 +220,48 @@ func newWork(t *testing.T, store semel.Store, keys int) *work {
 	}
 }
 
-// run delivers each key twice, with several workers, and repeats each delivery
-// until it is acknowledged.
-func (w *work) run(ctx context.Context) {
+// start delivers each key twice, with several workers, and repeats each delivery
+// until it is acknowledged. Then it delivers what next returns, until end says that the
+// fault is over: no work is done before the fault. end returns when all is acknowledged.
+func (w *work) start(ctx context.Context, next func(i int) semel.Key) (end func()) {
 	const workers = 8
+	over := make(chan struct{})
+	keys := w.keys
 	var wg sync.WaitGroup
 	for n := range workers {
 		wg.Go(func() {
-			for i := range 2 * len(w.keys) {
-				if i%workers == n {
-					w.deliver(ctx, w.keys[i/2])
+			for i := n; ctx.Err() == nil; i += workers {
+				if i < 2*len(keys) {
+					w.deliver(ctx, keys[i/2])
+					continue
 				}
+				select {
+				case <-over:
+					return
+				default:
+				}
+				w.deliver(ctx, next(i))
 			}
 		})
 	}
-	wg.Wait()
+	end = sync.OnceFunc(func() {
+		close(over)
+		wg.Wait()
+	})
+	w.t.Cleanup(end)
+	return end
+}
+
+// again returns the keys of the work once more.
+func (w *work) again(i int) semel.Key { return w.keys[i/2%len(w.keys)] }
+
+// further returns new keys, and adds them to the work.
+func (w *work) further(i int) semel.Key {
+	key := idsFrom(w.t.Name(), i, 1)[0]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.keys = append(w.keys, key)
+	return key
 }
 
 func (w *work) deliver(ctx context.Context, key semel.Key) {
