@@ -258,7 +258,8 @@ func TestTransactionsWorkInEveryForm(t *testing.T) {
 		},
 		"message time": func(address string) *Store {
 			migrated(t, address, &MigrateOptions{Cleanup: CleanupMessageTime})
-			s, err := New(t.Context(), pool(t, address), &Options{MessageTime: func(semel.Key) (time.Time, bool) { return time.UnixMilli(time.Now().UnixMilli() / 36e5 * 36e5), true }})
+			hour := time.UnixMilli(time.Now().UnixMilli() / 36e5 * 36e5)
+			s, err := New(t.Context(), pool(t, address), &Options{MessageTime: func(semel.Key) (time.Time, bool) { return hour, true }})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -130,7 +130,7 @@ func underLoad(t *testing.T, b *bundle, fault func()) {
 func TestKilledConnectionsLoseNothing(t *testing.T) {
 	t.Parallel()
 	address := shared.Database(t)
-	b := openedAt(t, address, nil)
+	b := openedAt(t, address, &Options{LockWait: mostLockWait}) // a killed session may hold its locks for long
 	killer := &bundle{&Store{pool: pool(t, address+"&application_name=killer")}, t}
 	underLoad(t, b, func() {
 		killed := int64(0)
@@ -145,7 +145,7 @@ func TestKilledConnectionsLoseNothing(t *testing.T) {
 func TestKilledServerLosesNothing(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, nil)
-	underLoad(t, openedAt(t, server.URL(), nil), func() {
+	underLoad(t, openedAt(t, server.URL(), &Options{LockWait: mostLockWait}), func() {
 		if err := errors.Join(server.Kill(), server.Restart(t.Context())); err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func TestServerThatDoesNotAnswerLeavesTheOutcomeUnknown(t *testing.T) {
 	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // the claim must be sent within
 	defer cancel()
 	req := request(keyOf(2))
 	answers := make([]semel.ClaimAnswer, 1)

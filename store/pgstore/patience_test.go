@@ -46,7 +46,7 @@ func TestEveryCallTimesOutOnASilentServer(t *testing.T) {
 // is in doubt.
 func TestTransactionClaimTimesOutOnASilentServer(t *testing.T) {
 	t.Parallel()
-	b := opened(t, nil)
+	b := opened(t, &Options{LockWait: mostLockWait}) // the server's own limit is not that of this test
 	b.patience = 300 * time.Millisecond
 	g, err := NewGuard(b.Store, nil)
 	if err != nil {

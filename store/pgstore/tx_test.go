@@ -133,8 +133,9 @@ func TestEveryDecisionPassesThroughTheCallersTransaction(t *testing.T) {
 			claim("unknown", time.Millisecond, true)
 			claim("lost", time.Millisecond, false)
 			eventually(t, "leases to end", func() bool {
-				records := make([]semel.Record, 1)
-				return d.store.Look(ctx, []semel.Key{k("unknown")}, records) == nil && records[0].State == semel.Unknown
+				records := make([]semel.Record, 2)
+				err := d.store.Look(ctx, []semel.Key{k("unknown"), k("lost")}, records)
+				return err == nil && records[0].State == semel.Unknown && !records[1].LeaseEnd.After(time.Now())
 			})
 			tx := begin(t, "")
 			defer func() { _ = tx.rollback() }()

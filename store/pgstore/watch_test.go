@@ -29,7 +29,8 @@ func TestAnEffectCannotContinueInAnotherTransaction(t *testing.T) {
 			t.Parallel()
 			opts := &Options{}
 			if migrate != nil && migrate.Cleanup == CleanupMessageTime {
-				opts.MessageTime = func(semel.Key) (time.Time, bool) { return time.UnixMilli(time.Now().UnixMilli() / 36e5 * 36e5), true }
+				hour := time.UnixMilli(time.Now().UnixMilli() / 36e5 * 36e5)
+				opts.MessageTime = func(semel.Key) (time.Time, bool) { return hour, true }
 			}
 			address := shared.Database(t)
 			for _, mode := range []string{"cache_describe", "simple_protocol"} {
