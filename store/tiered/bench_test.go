@@ -18,7 +18,7 @@ import (
 // claim or later, key by key and in batches. It compares the durable store alone with stacks
 // above it.
 func BenchmarkDuplicates(b *testing.B) {
-	client := connect(b, shared.Redis(b), nil)
+	client := connect(b, shared.Redis(b))
 	memory, redis := cacheOf(inMemory(memstore.Options{})), cacheOf(inRedis(client))
 	for _, below := range []struct {
 		name  string
@@ -120,7 +120,7 @@ func (w *workload) round() {
 // BenchmarkGuards runs 64 callers of one guard. Nine in ten of the keys that
 // they deliver are done.
 func BenchmarkGuards(b *testing.B) {
-	client := connect(b, shared.Redis(b), nil)
+	client := connect(b, shared.Redis(b))
 	for _, below := range []struct {
 		name  string
 		place place

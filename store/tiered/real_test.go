@@ -27,10 +27,11 @@ var shared = servicestest.Pool{Unsynced: true}
 
 func TestMain(m *testing.M) { os.Exit(shared.Run(m)) }
 
-// connect connects to a Redis server for the duration of a test.
-func connect(t testing.TB, url string, opts *redisstore.ClientOptions) *redisstore.Client {
+// connect connects to a Redis server for the duration of a test. It gives the server a minute
+// to answer, because a running server may be slow.
+func connect(t testing.TB, url string) *redisstore.Client {
 	t.Helper()
-	client, err := redisstore.NewClient(t.Context(), url, opts)
+	client, err := redisstore.NewClient(t.Context(), url, &redisstore.ClientOptions{Timeout: time.Minute, ConnectTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,8 +91,8 @@ func redisFilter(client *redisstore.Client, form redisstore.FilterForm) func(tes
 }
 
 func TestConformanceWithRealServers(t *testing.T) {
-	client := connect(t, shared.Redis(t), nil)
-	bloom := connect(t, servicestest.StartRedis(t, &services.RedisOptions{Bloom: true}).URL(), nil)
+	client := connect(t, shared.Redis(t))
+	bloom := connect(t, servicestest.StartRedis(t, &services.RedisOptions{Bloom: true}).URL())
 	pool := poolOf(t, shared.Database(t))
 	all := map[string]bottom{
 		"redis":    {inRedis(client), nil},

@@ -31,6 +31,7 @@ type site struct {
 	// effects counts the effects of each key. answered counts the deliveries
 	// with an answer.
 	effects  [siteKeys]atomic.Int32
+	started  atomic.Int64 // the keys of load; those after it have had no delivery
 	answered atomic.Int64
 	failed   atomic.Int64
 	slowest  atomic.Int64
@@ -41,6 +42,7 @@ type site struct {
 
 const (
 	siteKeys    = 20_000
+	lastKey     = siteKeys - 1 // no worker gets that far
 	siteWorkers = 16
 )
 
@@ -51,7 +53,7 @@ func newSite(t testing.TB, opts tiered.Options) *site {
 		redis:    servicestest.StartRedis(t, &services.RedisOptions{Args: []string{"--appendonly", "no", "--save", ""}}),
 		postgres: servicestest.StartPostgres(t, nil),
 	}
-	client := connect(t, s.redis.URL(), nil)
+	client := connect(t, s.redis.URL())
 	cache, err := redisstore.New(t.Context(), client, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -100,26 +102,30 @@ func (s *site) load(ctx context.Context) (wait func()) {
 		s.Fatal(err)
 	}
 	var group sync.WaitGroup
-	var next atomic.Int64
 	for worker := range siteWorkers {
 		random := rand.New(rand.NewPCG(uint64(worker), 1))
 		group.Go(func() {
+			own := -1 // a key whose deliveries had no answer yet: no outage uses up the new keys
 			for ctx.Err() == nil {
-				newest := int(next.Load())
-				i := newest
-				if newest > 0 && random.IntN(10) > 0 {
-					i = max(0, newest-1-random.IntN(2000)) // an old key again
-				} else if i = int(next.Add(1)) - 1; i >= siteKeys {
-					return
+				started := int(s.started.Load())
+				if started > 0 && random.IntN(10) > 0 || own < 0 && started > lastKey-siteWorkers {
+					s.deliver(ctx, guard, max(0, started-1-random.IntN(2000))) // an old key again
+					continue
 				}
-				s.deliver(ctx, guard, i)
+				if own < 0 {
+					own = int(s.started.Add(1)) - 1
+				}
+				if s.deliver(ctx, guard, own) {
+					own = -1
+				}
 			}
 		})
 	}
 	return group.Wait
 }
 
-func (s *site) deliver(ctx context.Context, guard *semel.Guard, i int) {
+// deliver delivers a key, and reports whether it was answered.
+func (s *site) deliver(ctx context.Context, guard *semel.Guard, i int) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
 	defer cancel()
 	start := time.Now()
@@ -142,6 +148,7 @@ func (s *site) deliver(ctx context.Context, guard *semel.Guard, i int) {
 	default:
 		s.answered.Add(1)
 	}
+	return err == nil
 }
 
 func siteKey(i int) semel.Key { return semel.Key{Scope: "site", ID: fmt.Sprint(i)} }
@@ -175,10 +182,7 @@ func (s *site) audit() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	for i := range siteKeys {
-		if s.effects[i].Load() == 0 {
-			break // not started
-		}
+	for i := range int(s.started.Load()) {
 		outcome, err := guard.Do(s.Context(), siteKey(i), func(context.Context, semel.Claim) ([]byte, error) {
 			s.effects[i].Add(1)
 			return fmt.Append(nil, i), nil
@@ -242,8 +246,8 @@ func TestCacheServerIsPausedUnderLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.deliver(t.Context(), guard, siteKeys-1) // no worker gets that far
-	removed := siteKey(siteKeys - 1)
+	s.deliver(t.Context(), guard, lastKey)
+	removed := siteKey(lastKey)
 	ctx, end := context.WithCancel(t.Context())
 	wait := s.load(ctx)
 	s.progress(500)
@@ -337,7 +341,7 @@ func TestDurableServerIsKilledUnderLoad(t *testing.T) {
 // know. Other calls end with the caller's deadline and an unknown outcome.
 func TestDurableServerIsPaused(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, tiered.Options{})
+	s := newSite(t, tiered.Options{Timeout: time.Minute}) // the caches do not lose their place on a slow machine
 	guard, err := semel.NewGuard(s.stack, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -357,7 +361,11 @@ func TestDurableServerIsPaused(t *testing.T) {
 		t.Errorf("a claim while the durable store hangs: %s, %v", answers[0].Decision, err)
 	}
 	s.must(s.postgres.Continue())
-	if err := s.stack.Claim(t.Context(), []semel.ClaimRequest{req}, answers); err != nil || answers[0].Decision != semel.Fresh {
+	s.eventually("the durable store is asked again", func() bool {
+		err = s.stack.Claim(t.Context(), []semel.ClaimRequest{req}, answers)
+		return !errors.Is(err, semel.ErrStoreUnavailable)
+	})
+	if err != nil || answers[0].Decision != semel.Fresh {
 		t.Errorf("the same claim afterwards: %s, %v", answers[0].Decision, err)
 	}
 }
