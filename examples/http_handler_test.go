@@ -37,7 +37,7 @@ func TestHTTPHandlerChargesOnceForEachKey(t *testing.T) {
 	var lock sync.Mutex
 	charged := map[string]int{}
 	slow := make(chan struct{}) // each request of the key "slow" waits for a value
-	arrived := make(chan struct{}, 2)
+	arrived, left := make(chan struct{}, 2), make(chan struct{}, 2)
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := r.Header.Get("Idempotency-Key")
 		if key == "slow" {
@@ -46,6 +46,7 @@ func TestHTTPHandlerChargesOnceForEachKey(t *testing.T) {
 			select {
 			case <-slow:
 			case <-r.Context().Done():
+				left <- struct{}{}
 				return // the client was killed: nothing was charged
 			}
 		}
@@ -102,6 +103,7 @@ func TestHTTPHandlerChargesOnceForEachKey(t *testing.T) {
 	if err := <-first; err == nil {
 		t.Error("the client of the killed process got an answer")
 	}
+	<-left // or the first charge could be made below
 
 	handler = start(t, nil, "http-handler", args...)
 	url = "http://" + handler.await("listening on ") + "/charges"

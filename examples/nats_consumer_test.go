@@ -1,6 +1,7 @@
 package examples_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -26,8 +27,10 @@ func TestNATSConsumerChargesEachOrderOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	publish := func(bodies ...string) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // a server that restarts takes a while
+		defer cancel()
 		for _, body := range bodies {
-			if _, err := js.Publish(t.Context(), stream+".new", []byte(body)); err != nil {
+			if _, err := js.Publish(ctx, stream+".new", []byte(body)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -29,7 +29,7 @@ func TestSQSConsumerChargesEachOrderOnce(t *testing.T) {
 		return made.QueueUrl
 	}
 	dead := create("dead", nil)
-	queue := create("orders", map[string]string{"RedrivePolicy": `{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:dead","maxReceiveCount":2}`})
+	queue := create("orders", map[string]string{"RedrivePolicy": `{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:dead","maxReceiveCount":4}`})
 	send := func(bodies ...string) {
 		t.Helper()
 		for i := range bodies {
@@ -39,10 +39,10 @@ func TestSQSConsumerChargesEachOrderOnce(t *testing.T) {
 		}
 	}
 	env := []string{"SQS_QUEUE_URL=" + *queue, "AWS_ENDPOINT_URL_SQS=" + url, "AWS_REGION=us-east-1", "AWS_ACCESS_KEY_ID=any", "AWS_SECRET_ACCESS_KEY=any"}
-	args := []string{"-keys", t.TempDir(), "-visibility", "3s"}
+	args := []string{"-keys", t.TempDir(), "-visibility", "6s"}
 	first := start(t, env, "sqs-consumer", args...)
 	first.await("waiting for messages")
-	send(`{"event_id":"slow","customer":"s","seconds":5}`, `{"event_id":"e1","customer":"a"}`, `{"event_id":"e1","customer":"a"}`, `{"event_id":"e2","customer":"b"}`)
+	send(`{"event_id":"slow","customer":"s","seconds":9}`, `{"event_id":"e1","customer":"a"}`, `{"event_id":"e1","customer":"a"}`, `{"event_id":"e2","customer":"b"}`)
 	first.await("charged slow") // longer than the visibility time-out
 	awaitMessages(t, api, queue, 0)
 	if printed := first.printed.String(); strings.Count(printed, "charged slow") != 1 {
@@ -89,7 +89,7 @@ func awaitMessages(t *testing.T, api *sqs.Client, queue *string, want int) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
+	for deadline := time.Now().Add(3 * time.Minute); ; <-tick.C {
 		got, err := api.GetQueueAttributes(t.Context(), &sqs.GetQueueAttributesInput{QueueUrl: queue, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll}})
 		if err != nil {
 			t.Fatal(err)

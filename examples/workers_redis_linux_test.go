@@ -5,6 +5,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/semel-dev/semel/store/redisstore"
 	"github.com/semel-dev/semel/test/services/servicestest"
@@ -13,7 +14,7 @@ import (
 func TestRedisWorkersTakeOverJobs(t *testing.T) {
 	t.Parallel()
 	url, stream := servers.Redis(t), servicestest.Prefix()+"jobs"
-	client, err := redisstore.NewClient(t.Context(), url, nil)
+	client, err := redisstore.NewClient(t.Context(), url, &redisstore.ClientOptions{Timeout: time.Minute, ConnectTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +29,7 @@ func TestRedisWorkersTakeOverJobs(t *testing.T) {
 	}
 	worker := func(work string) *program {
 		t.Helper()
-		return start(t, []string{"REDIS_URL=" + url}, "workers-redis", "-stream", stream, "-lease", "1s", "-work", work)
+		return start(t, []string{"REDIS_URL=" + url}, "workers-redis", "-stream", stream, "-lease", "4s", "-work", work)
 	}
 	check := func(id string, by *program) {
 		t.Helper()

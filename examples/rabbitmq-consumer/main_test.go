@@ -21,7 +21,7 @@ func TestEachOrderIsChargedOnce(t *testing.T) {
 	server := servicestest.StartRabbitMQ(t, nil) // its own, to restart
 	url, queue := "amqp://"+server.Addr(), servicestest.Topic()
 	output := capture(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, url, queue, t.TempDir()) }()

@@ -11,6 +11,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -253,8 +254,12 @@ func below(t *testing.T, address, listen, path string) site {
 		t.Fatal(err)
 	}
 	proxy := httputil.NewSingleHostReverseProxy(target)
-	server := &http.Server{Addr: listen, Handler: http.StripPrefix(path, proxy)}
-	go func() { _ = server.ListenAndServe() }()
+	listener, err := net.Listen("tcp", listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.StripPrefix(path, proxy)}
+	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
 	return site{base: "http://" + listen + path + "/", password: password}
 }

@@ -241,7 +241,7 @@ func TestAPersonSettlesUnknownKeysAndParkedMessages(t *testing.T) {
 			if text := b.text(); strings.Contains(text, "8 unknown") {
 				t.Errorf("the page still says 8 unknown:\n%s", text)
 			}
-			for until := time.Now().Add(10 * time.Second); strings.Contains(b.text(), "12 parked"); b.load("", v) { // they are being tried again
+			for until := time.Now().Add(3 * time.Minute); strings.Contains(b.text(), "12 parked"); b.load("", v) { // they are being tried again
 				if time.Now().After(until) {
 					t.Fatalf("the page still says 12 parked:\n%s", b.text())
 				}
