@@ -158,7 +158,7 @@ func TestPermanentErrorIsNotRunAgain(t *testing.T) {
 func TestPanicPropagatesAndReleasesOrHoldsTheKey(t *testing.T) {
 	for policy, want := range map[semel.ExpiryPolicy]error{semel.ExpiryRetry: nil, semel.ExpiryHold: semel.ErrOutcomeUnknown} {
 		store := newStore(t, nil)
-		g := newGuard(t, store, semel.GuardOptions{OnLeaseExpired: policy, Wait: time.Second})
+		g := newGuard(t, store, semel.GuardOptions{OnLeaseExpired: policy, Wait: time.Minute})
 		func() {
 			defer func() {
 				if got := recover(); got != "boom" {

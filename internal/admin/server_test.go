@@ -18,6 +18,7 @@ import (
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // letters are parked messages in memory.
@@ -220,16 +221,9 @@ func TestAdminClientReportsAForeignServer(t *testing.T) {
 	if err := other.Get(t.Context(), StatusPath, &status); err == nil || !strings.Contains(err.Error(), "refuses this host: name the server's address, or set admin.public_url") {
 		t.Errorf("%v", err)
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := "http://" + free.Addr().String()
-	if err := free.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := "http://" + servicestest.FreeAddr(t)
 	none := new(NoAnswerError)
-	err = client(t, address, nil).Get(t.Context(), StatusPath, &status)
+	err := client(t, address, nil).Get(t.Context(), StatusPath, &status)
 	if !errors.As(err, &none) || !strings.HasPrefix(err.Error(), address+StatusPath+" does not answer: ") || errors.Unwrap(none) == nil {
 		t.Errorf("%v", err)
 	}

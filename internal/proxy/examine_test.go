@@ -57,7 +57,7 @@ func certify(t *testing.T, dir string, serial int64, until time.Time) *config.Se
 // examine returns what the doctor finds about a proxy, one line each.
 func examine(t *testing.T, p *config.Proxy) (lines []string, err error) {
 	t.Helper()
-	x := Examine(t.Context(), &config.File{Proxy: p}, 5*time.Second)
+	x := Examine(t.Context(), &config.File{Proxy: p}, time.Minute)
 	for _, f := range x.Findings {
 		lines = append(lines, fmt.Sprintf("%s %s: %s", f.Severity, f.Subject, f.Found))
 	}

@@ -556,7 +556,7 @@ func TestARequestWithAnIDRecognisesItself(t *testing.T) {
 // were announced, and ends the request after a while.
 func TestASlowClientCostsAConnection(t *testing.T) {
 	t.Parallel()
-	s := start(t, memory(t), serve.Options{MaxMemory: 64 << 10, MaxConnections: 40, BodyTimeout: 2 * time.Second})
+	s := start(t, memory(t), serve.Options{MaxMemory: 64 << 10, MaxConnections: 40, BodyTimeout: 6 * time.Second})
 	var slow []net.Conn
 	for range 32 {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
