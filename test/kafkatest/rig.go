@@ -126,7 +126,11 @@ func Numbered(from, n, partitions int) []*kgo.Record {
 type Line struct {
 	dial dialFunc
 
-	mu    sync.Mutex
+	// deciding is read-locked from the call of before or after until the connections have ended,
+	// so that Mend comes later. It is locked before mu.
+	deciding sync.RWMutex
+
+	mu    sync.Mutex // guards the fields below
 	conns map[*lineConn]bool
 	cut   bool
 	// before is called with the kind of each request before it is written, and after
@@ -155,6 +159,10 @@ func (l *Line) Dial(ctx context.Context, network, address string) (net.Conn, err
 	c := &lineConn{conn, l}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.cut { // since
+		conn.Close()
+		return nil, ErrCut
+	}
 	l.conns[c] = true
 	return c, nil
 }
@@ -162,17 +170,20 @@ func (l *Line) Dial(ctx context.Context, network, address string) (net.Conn, err
 // Sever ends all connections. If stay is true, it also prevents new ones.
 func (l *Line) Sever(stay bool) {
 	l.mu.Lock()
-	conns := l.conns
-	l.conns = map[*lineConn]bool{}
-	l.cut = stay
-	l.mu.Unlock()
-	for c := range conns {
+	defer l.mu.Unlock()
+	for c := range l.conns {
 		c.Conn.Close()
 	}
+	l.conns = map[*lineConn]bool{}
+	l.cut = stay
 }
 
-// Mend allows new connections.
-func (l *Line) Mend() { l.Sever(false) }
+// Mend allows new connections. A function of On that is called now cuts the line first.
+func (l *Line) Mend() {
+	l.deciding.Lock()
+	defer l.deciding.Unlock()
+	l.Sever(false)
+}
 
 // On sets the functions that are called before and after each request.
 func (l *Line) On(before, after func(kind kmsg.Key) (sever bool)) {
@@ -189,15 +200,26 @@ func (c *lineConn) Write(data []byte) (int, error) {
 	c.line.mu.Lock()
 	before, after := c.line.before, c.line.after
 	c.line.mu.Unlock()
-	if before != nil && before(kind) {
-		c.line.Sever(true)
+	if c.line.cuts(before, kind) {
 		return 0, ErrCut
 	}
 	n, err := c.Conn.Write(data)
-	if after != nil && after(kind) {
-		c.line.Sever(true)
-	}
+	c.line.cuts(after, kind) // the client awaits no answer yet
 	return n, err
+}
+
+// cuts calls a function of On, or nil, and cuts the line if it says so.
+func (l *Line) cuts(says func(kmsg.Key) bool, kind kmsg.Key) bool {
+	if says == nil {
+		return false
+	}
+	l.deciding.RLock()
+	defer l.deciding.RUnlock()
+	if !says(kind) {
+		return false
+	}
+	l.Sever(true)
+	return true
 }
 
 // Once returns a function that is true for the nth request of a kind.

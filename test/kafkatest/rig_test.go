@@ -126,6 +126,46 @@ func TestConnectionIsCutBeforeOrAfterARequest(t *testing.T) {
 	}
 }
 
+// TestALineIsMendedAfterItIsCut mends it while a function cuts it, which does not keep new
+// connections away for ever.
+func TestALineIsMendedAfterItIsCut(t *testing.T) {
+	t.Parallel()
+	for _, after := range []bool{false, true} {
+		Real(t, 1, func(b *Rig) {
+			line, mended := b.NewLine(), make(chan struct{})
+			once := Once(kmsg.ListOffsets, 1)
+			cut := func(kind kmsg.Key) bool {
+				if !once(kind) {
+					return false
+				}
+				go func() {
+					defer close(mended)
+					line.Mend()
+				}()
+				select {
+				case <-mended:
+					b.Error("the line is mended before it is cut")
+				case <-time.After(50 * time.Millisecond):
+				}
+				return true
+			}
+			if after {
+				line.On(nil, cut)
+			} else {
+				line.On(cut, nil)
+			}
+			client, err := kgo.NewClient(b.ClientOn(line)...)
+			Must(b.T, err)
+			defer client.Close()
+			adm := kadm.NewClient(client)
+			_, _ = adm.ListStartOffsets(b.Context(), "in") // which is cut
+			<-mended
+			offsets, err := adm.ListStartOffsets(b.Context(), "in")
+			Must(b.T, errors.Join(err, offsets.Error()))
+		})
+	}
+}
+
 func TestOnceCountsRequestsOfOneKind(t *testing.T) {
 	t.Parallel()
 	second := Once(kmsg.Produce, 2)

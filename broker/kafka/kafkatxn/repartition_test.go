@@ -411,13 +411,13 @@ func TestCrashesBetweenTheStages(t *testing.T) {
 						opts.State.Dir = t.TempDir()
 						opts.Limits.Interval = 20 * time.Millisecond
 						b.Write(scattered(0, 40, 3)...)
-						p := b.start(opts)
-						cut := kafkatest.Once(kind, nth)
+						line, cut := b.NewLine(), kafkatest.Once(kind, nth)
 						if before {
-							p.Line.On(cut, nil)
+							line.On(cut, nil)
 						} else {
-							p.Line.On(nil, cut)
+							line.On(nil, cut)
 						}
+						p := b.startOn(line, opts)
 						kafkatest.Within(2*time.Second, func() bool { return kafkatest.Settled(p.Events) >= 80 })
 						p.Kill()
 						b.Write(scattered(20, 40, 3)...)

@@ -106,12 +106,13 @@ func TestACrashAtAnyRequestLosesNothingAndRepeatsNothing(t *testing.T) {
 						for i := range 5 {
 							b.Write(kafkatest.Numbered(10*i, 20, 2)...)
 						}
-						p := b.start(opts)
+						line := b.NewLine()
 						if after {
-							p.Line.On(nil, kafkatest.Once(kind, nth))
+							line.On(nil, kafkatest.Once(kind, nth))
 						} else {
-							p.Line.On(kafkatest.Once(kind, nth), nil)
+							line.On(kafkatest.Once(kind, nth), nil)
 						}
+						p := b.startOn(line, opts)
 						for i := range 5 {
 							time.Sleep(200 * time.Millisecond)
 							b.Write(kafkatest.Numbered(60+10*i, 20, 2)...)
