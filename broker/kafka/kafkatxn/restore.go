@@ -328,7 +328,11 @@ func (t restorer) readTo(ctx context.Context, from map[string]map[int32]kgo.Offs
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := cluster.FetchError(fetches); err != nil {
+		err := cluster.FetchError(fetches)
+		if errors.Is(err, cluster.ErrOutOfRange) { // an earlier owner has cut the changelog off since
+			return fmt.Errorf("kafka: changelog: %w: %v", errAgain, err) // wrapping the cause would end the Transactor
+		}
+		if err != nil {
 			return err
 		}
 		var read []*reading

@@ -2,6 +2,7 @@ package kafkatxn
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -112,6 +113,55 @@ func TestACutThatIsRefusedHarmsNothing(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAChangelogMayBeCutOffWhileItIsRead has a process cut a changelog off late, when another one
+// has asked where the changelog begins, and not read it yet.
+func TestAChangelogMayBeCutOffWhileItIsRead(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		var cut atomic.Int64
+		b.Cluster.ControlKey(int16(kmsg.DeleteRecords), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			b.Cluster.KeepControl()
+			cut.Store(req.(*kmsg.DeleteRecordsRequest).Topics[0].Partitions[0].Offset)
+			return nil, nil, false
+		})
+		b.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.DeleteRecords}, Err: kerr.PolicyViolation, Count: -1})
+		opts := b.options()
+		opts.Window, opts.EventTime = 10*time.Second, &EventTime{}
+		begin := time.Now().Add(-time.Hour)
+		p := b.start(opts)
+		for i := range 30 {
+			b.Write(timed(begin, 10*i, 10)...)
+			p.Wait(10*(i+1), kafkatest.Settled)
+			time.Sleep(time.Second)
+		}
+		p.Stop()
+		if first := b.firstOffset(); first != 0 || cut.Load() == 0 {
+			t.Fatalf("the changelog begins at %d, and is cut off at %d", first, cut.Load())
+		}
+		var barrier, late atomic.Bool
+		line := b.NewLine()
+		line.On(func(kind kmsg.Key) bool {
+			switch {
+			case kind == kmsg.Produce:
+				barrier.Store(true)
+			case kind == kmsg.Fetch && barrier.Load() && late.CompareAndSwap(false, true):
+				if err := b.Cluster.DeleteRecords("g-keys", 0, cut.Load()); err != nil {
+					b.Error(err)
+				}
+			}
+			return false
+		}, nil)
+		p = b.startOn(line, opts)
+		b.Write(timed(begin, 300, 10)...)
+		p.Wait(10, kafkatest.Settled)
+		p.Stop()
+		b.Exactly(310)
+		if first := b.firstOffset(); !late.Load() || first < cut.Load() {
+			t.Errorf("the changelog begins at %d", first)
+		}
+	})
 }
 
 // TestAStandbyContinuesAfterRecordsThatItNeedsAreDeleted cuts the changelog off while a standby
