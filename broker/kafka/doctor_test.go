@@ -27,7 +27,7 @@ func TestDoctorWarnsOfSettingsThatWeakenThePromise(t *testing.T) {
 		kafkatest.Must(t, b.Cluster.CreateTopic("keys", 2, map[string]string{"retention.ms": "60000", "cleanup.policy": "delete"}))
 		kafkatest.Must(t, b.Cluster.CreateTopic("short", 1, map[string]string{"retention.ms": "60000", "unclean.leader.election.enable": "true"}))
 		b.Write(kafkatest.Numbered(0, 20, 2)...)
-		m := b.join(nil)
+		m := b.join(patiently)
 		m.ack(of(m.get(20), 0)...)
 		b.becomes(0, 10)
 		findings, err := Examine(b.Context(), b.Reach(), &ExamineOptions{
@@ -39,7 +39,7 @@ func TestDoctorWarnsOfSettingsThatWeakenThePromise(t *testing.T) {
 			"warning auto.offset.reset: latest, and of 1 partitions nothing")
 		m.leave()
 		kafkatest.Must(t, b.Cluster.DeleteRecords("in", 0, 10))
-		m = b.join(func(o *SourceOptions) { o.Instance = "one" })
+		m = b.join(func(o *SourceOptions) { patiently(o); o.Instance = "one" })
 		m.get(10)
 		kafkatest.Must(t, b.Cluster.DeleteRecords("in", 1, 4))
 		findings, err = Examine(b.Context(), b.Reach(), &ExamineOptions{Group: "g", Inputs: []string{"in"}})

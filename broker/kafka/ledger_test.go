@@ -91,7 +91,9 @@ func sourcePlace(tb testing.TB, addr string, restart restartFunc, change func(o 
 		Open:   func(ctx context.Context) (pipeline.Source, error) { return open(ctx, 30*time.Second) },
 		Server: addr,
 		OpenAt: func(ctx context.Context, address string) (pipeline.Source, error) {
-			return open(ctx, 2*time.Second, through(address))
+			// The suite waits until the group misses a member, which must not be because the
+			// machine stands still.
+			return open(ctx, 6*time.Second, through(address))
 		},
 		Again:   func(ctx context.Context) error { return againTopic(ctx, client, topic) },
 		Restart: restart,

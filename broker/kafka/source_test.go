@@ -236,7 +236,13 @@ func TestARevokedPartitionEndsItsWorkBeforeItIsGivenUp(t *testing.T) {
 		})
 		<-started
 		second := b.join(patiently)
-		time.AfterFunc(500*time.Millisecond, func() { close(finish) })
+		go func() {
+			defer close(finish)
+			if !kafkatest.Within(3*time.Minute, func() bool { return len(first.all()) == 1 }) {
+				t.Error("the first member is not asked for a partition")
+			}
+			kafkatest.Within(500*time.Millisecond, func() bool { return false }) // in which the second may read too early
+		}()
 		rest := make(chan []*pipeline.Item)
 		reading, stopReading := context.WithCancel(b.Context())
 		go func() {

@@ -173,7 +173,7 @@ func TestAProgramIsNotFencedByItsEarlierMemberId(t *testing.T) {
 	t.Run("another id", func(t *testing.T) {
 		t.Parallel()
 		inRealTime(t, 2, func(b *bubble) {
-			p := start(b, 2*time.Second)
+			p := start(b, 10*time.Second) // two of them outlast the other's session and a pause of the machine
 			given, cancel := context.WithTimeout(b.Context(), time.Minute)
 			earlier, err := kgo.NewClient(append(b.Reach(), kgo.ConsumerGroup("g"), kgo.InstanceID("g-0-0"), kgo.ConsumeTopics("in"),
 				kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.SessionTimeout(2*time.Second), kgo.HeartbeatInterval(500*time.Millisecond),
