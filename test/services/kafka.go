@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -64,7 +66,9 @@ const loginOffset, certifiedOffset = 3500, 3600
 // may be as short as half a second, and a transaction ends one second after its
 // time-out. As by default, Kafka never syncs records itself. After a kill a
 // node takes two seconds longer to start than after a stop, because it waits
-// for the end of its own session.
+// for the end of its own session. A single node that has not been started again
+// has a session of half a minute: on a busy machine it may stand still for
+// seconds, and would lead no partition for a moment.
 //
 // If Kafka 4.3.1 ends between the answer to a commit and the markers of the
 // transaction, it writes the markers after the restart, but not always. While
@@ -282,6 +286,9 @@ func (k *kafkaInstall) properties(dir string, port int, node kafkaNode) ([]byte,
 	}
 	if len(ports) == 1 {
 		lines["controlled.shutdown.enable"] = "false"
+		if _, err := os.Stat(filepath.Join(dir, logName)); errors.Is(err, fs.ErrNotExist) { // it starts for the first time
+			lines["broker.session.timeout.ms"] = "30000"
+		}
 	}
 	if k.opts.Login {
 		if err := k.login(lines, port); err != nil {

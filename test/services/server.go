@@ -197,7 +197,10 @@ func (s *Server) Log() string {
 	return s.logSince(max(0, info.Size()-most))
 }
 
-func (s *Server) logFile() string { return filepath.Join(s.dir, "log") }
+// logName is the file with a server's output, in its directory.
+const logName = "log"
+
+func (s *Server) logFile() string { return filepath.Join(s.dir, logName) }
 
 func (s *Server) logSince(offset int64) string {
 	content, err := os.ReadFile(s.logFile())

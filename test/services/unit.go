@@ -110,7 +110,7 @@ func Units() []Unit {
 			Name: Kafka43, About: "a Kafka 4.3 of one node", Variable: "SEMEL_TEST_KAFKA",
 			Needs: []string{Kafka43}, Default: true,
 			start: func(ctx context.Context, _ *Server) (*Started, error) {
-				return single(StartKafka(ctx, &KafkaOptions{HeapMiB: kafkaHeapMiB, Properties: map[string]string{"broker.session.timeout.ms": patientSession}}))
+				return single(StartKafka(ctx, &KafkaOptions{HeapMiB: kafkaHeapMiB}))
 			},
 		},
 		{
@@ -136,13 +136,10 @@ func postgresUnit(version, about, variable string, byDefault bool) Unit {
 	}
 }
 
-// Tests of many packages share a unit. manyConnections and kafkaHeapMiB are for all of them.
-// patientSession is for a node that nobody kills: it may stand still on a busy machine, and would
-// otherwise lead no partition for a moment.
+// Tests of many packages share a unit, and these are for all of them.
 const (
 	manyConnections = "500"
 	kafkaHeapMiB    = 512
-	patientSession  = "30000"
 )
 
 func redisUnit(version, about, variable string, byDefault bool) Unit {
