@@ -2,6 +2,7 @@ package kafkatxn
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -155,11 +157,19 @@ func TestKeysOnARealBrokerAreThoseOfTheirInput(t *testing.T) {
 	if err := run(in2, 1); err == nil || !strings.Contains(err.Error(), "changelog "+name+"-keys holds keys of topic "+in+":") {
 		t.Errorf("it ended with %v", err)
 	}
-	_, err = kadm.NewClient(client).DeleteTopics(t.Context(), in)
-	kafkatest.Must(t, err)
+	remove := func(topic string) {
+		t.Helper()
+		_, err := kadm.NewClient(client).DeleteTopics(t.Context(), topic)
+		kafkatest.Must(t, err)
+		if !kafkatest.Within(time.Minute, func() bool { // the broker knows it for a moment
+			return errors.As(cluster.HaveTopics(t.Context(), client, topic), new(*cluster.MissingTopicError))
+		}) {
+			t.Fatalf("%s stays", topic)
+		}
+	}
+	remove(in)
 	kafkatest.Must(t, run(in2, 1)) // whose keys look like its own before
-	_, err = kadm.NewClient(client).DeleteTopics(t.Context(), name+"-keys")
-	kafkatest.Must(t, err)
+	remove(name + "-keys")
 	write(in2)
 	if err := run(in2, 1); err == nil || !strings.Contains(err.Error(), "group "+name+" has read "+in2+", and changelog "+name+"-keys, which holds its keys, does not exist") {
 		t.Errorf("it ended with %v", err)

@@ -293,8 +293,7 @@ func TestProgramsAreKilledWhileRecordsWait(t *testing.T) {
 				say(fmt.Sprint("r", random.IntN(round+2)-1), false)
 			}
 			say("r-1", true)
-			kafkatest.Within(10*time.Second, func() bool { return kafkatest.Settled(p.Events) > before })
-			if len(b.noted()) > 0 {
+			if kafkatest.Within(10*time.Second, func() bool { return kafkatest.Settled(p.Events) > before && len(b.noted()) > 0 }) {
 				waited++
 			}
 			if random.IntN(2) == 0 { // killed at a request that takes what waited

@@ -20,6 +20,7 @@ import (
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/kafka"
 	"github.com/semel-dev/semel/internal/kind/kindtest"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -36,8 +37,18 @@ func topics(t *testing.T, names ...string) (brokers string, client *kgo.Client) 
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	made, err := kadm.NewClient(client).CreateTopics(t.Context(), 2, 1, nil, names...)
+	adm := kadm.NewClient(client)
+	made, err := adm.CreateTopics(t.Context(), 2, 1, nil, names...)
 	if err := errors.Join(err, made.Error()); err != nil {
+		t.Fatal(err)
+	}
+	var known error
+	ended := retry.Poll(t.Context(), time.Now().Add(time.Minute), func() bool { // a broker learns of a topic a little later
+		there, err := adm.ListTopics(t.Context(), names...)
+		known = errors.Join(err, there.Error())
+		return known == nil
+	})
+	if err := errors.Join(known, ended); err != nil {
 		t.Fatal(err)
 	}
 	return brokers, client
