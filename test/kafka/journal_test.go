@@ -203,7 +203,7 @@ pipelines:
     source: { kafka: { brokers: [%q], topics: [in], group: calls } }
     key: { id: .id }
     window: 1d
-    lease: 3s
+    lease: 9s # longer than the machine stands still, whose repeats nobody counts
     store: both
     parallel: %d
     sink: { webhook: { url: %q, allow_private: true } }

@@ -305,14 +305,15 @@ func tokensComeFromAnEndpointAFileOrACommand(t *testing.T, server *services.Serv
 	client := permit(t, server.Addr(), "User:semel", prefix+"in", prefix+"out")
 	tokens := newIssuer(t, time.Minute)
 	path := filepath.Join(t.TempDir(), "token")
+	const lives = 7 * time.Second // twice as long as the machine stands still
 	renew := func() error {
-		return errors.Join(os.WriteFile(path+".new", []byte(unsecured(5*time.Second, "other kafka")+"\n"), 0o600), os.Rename(path+".new", path))
+		return errors.Join(os.WriteFile(path+".new", []byte(unsecured(lives, "other kafka")+"\n"), 0o600), os.Rename(path+".new", path))
 	}
 	must(t, renew())
 	renewing, stop := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(renewing)
-		tick := time.NewTicker(time.Second)
+		tick := time.NewTicker(300 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			select {
@@ -338,7 +339,7 @@ func tokensComeFromAnEndpointAFileOrACommand(t *testing.T, server *services.Serv
 			moves(t, client, prefix, i*10+n)
 		}
 		if i > 0 { // the first token has ended
-			within(6*time.Second, func() bool { return false })
+			within(lives+time.Second, func() bool { return false })
 			moves(t, client, prefix, i*10+9)
 		}
 		out := examine(t, d)

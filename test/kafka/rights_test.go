@@ -243,7 +243,7 @@ func lacks(t *testing.T, adm *kadm.Client, d *daemon, right acl) {
 	}()
 	command := fmt.Sprintf("--operation %s --%s %s", right.operation, right.resource, right.name)
 	out := ""
-	if !within(20*time.Second, func() bool {
+	if !within(time.Minute, func() bool { // a broker learns of rights a little later
 		out = examine(t, d)
 		return strings.Contains(out, "lacks the right "+right.operation) && strings.Contains(out, command)
 	}) {

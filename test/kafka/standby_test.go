@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -57,7 +58,7 @@ func TestTakeoverWithAStandbyReadsOnlyTheEndOfTheChangelog(t *testing.T) {
 			t.Fatal("the group did not commit all of the input")
 		}
 	}
-	if !within(settleFor, func() bool { return kept.has(0) }) {
+	if !within(settleFor, func() bool { return eachHasSome(t.Context(), adm, group, 2) && kept.has(0) }) {
 		t.Fatal("the partitions are not shared out")
 	}
 	write(before)
@@ -81,6 +82,18 @@ func TestTakeoverWithAStandbyReadsOnlyTheEndOfTheChangelog(t *testing.T) {
 		t.Errorf("the survivor took over %d times and read %d keys, of %d", took, read, keys)
 	}
 	t.Logf("%d keys were there, about half of them the victim's; the survivor read %d when it took over", keys, read)
+}
+
+// eachHasSome reports whether a group has so many members, each with a partition.
+func eachHasSome(ctx context.Context, adm *kadm.Client, group string, members int) bool {
+	described, err := adm.DescribeGroups(ctx, group)
+	if err != nil || described.Error() != nil || described[group].State != "Stable" || len(described[group].Members) != members {
+		return false
+	}
+	return !slices.ContainsFunc(described[group].Members, func(m kadm.DescribedGroupMember) bool {
+		assigned, ok := m.Assigned.AsConsumer()
+		return !ok || len(assigned.Topics) == 0
+	})
 }
 
 // survive runs a program with a standby in this process. What it returns ends it.
