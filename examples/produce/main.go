@@ -37,6 +37,7 @@ func run(ctx context.Context, topic, file string, partitions int) (sent int, err
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(strings.Split(os.Getenv("KAFKA_BROKERS"), ",")...),
 		kgo.DefaultProduceTopic(topic),
+		kgo.UnknownTopicRetries(-1), // a broker may learn late of a topic that was just created
 	)
 	if err != nil {
 		return 0, err

@@ -248,7 +248,7 @@ func openSession(t *testing.T, bin, needs string) *session {
 		}
 	}
 	real, shown := []string{"semel run ", "semel run --log-format text "}, []string(nil) // as on a terminal
-	for _, port := range []int{4195, 4196, 8081, 8082, 8083, 8084, 8085, 8086, 8087} {
+	for _, port := range []int{4195, 4196, 8081, 8082, 8083, 8084, 8085, 8086, 8087, 8091, 8092} {
 		addr, free := fmt.Sprintf("127.0.0.1:%d", port), servicestest.FreeAddr(t)
 		number := free[strings.LastIndexByte(free, ':')+1:]
 		real = append(real, addr, free, fmt.Sprintf("--port %d", port), "--port "+number, fmt.Sprintf("listen(%d", port), "listen("+number)
@@ -360,7 +360,7 @@ func (s *session) console(body string, wait bool) string {
 			command, typed = command+"\n"+line[2:], typed+"\n"+line
 		}
 		printed := s.run(command)
-		for deadline := time.Now().Add(time.Minute); wait && !like(output, printed) && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(3 * time.Minute); wait && !like(output, printed) && time.Now().Before(deadline); {
 			<-time.After(100 * time.Millisecond)
 			printed = s.run(command)
 		}

@@ -24,7 +24,7 @@ func TestExamplePipelinesRun(t *testing.T) {
 		"KAFKA_BROKERS": programtest.Servers.Kafka(t), "DATABASE_URL": programtest.Servers.Database(t),
 		"LISTEN": servicestest.FreeAddr(t), "WEBHOOK_TOKEN": "secret",
 	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(env["KAFKA_BROKERS"]))
+	client, err := kgo.NewClient(kgo.SeedBrokers(env["KAFKA_BROKERS"]), kgo.UnknownTopicRetries(-1))
 	if err != nil {
 		t.Fatal(err)
 	}

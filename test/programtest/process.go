@@ -190,6 +190,35 @@ func WaitForPage(t *testing.T, address, path string, most time.Duration, wanted 
 	}
 }
 
+// WaitForStatus runs semel status until it ends with a status and shows all these words, and returns
+// what it shows. A part of a process that stands still for two seconds is not ready for as long.
+func WaitForStatus(t *testing.T, status int, words []string, args ...string) string {
+	t.Helper()
+	for late := time.Now().Add(TroubleWithin); ; <-time.After(20 * time.Millisecond) {
+		got := Run(t, "", append([]string{"status"}, args...)...)
+		if got.Status == status && ContainsAll(got.Stdout, words) {
+			return got.Stdout
+		}
+		if time.Now().After(late) {
+			t.Fatalf("after %v, semel status %q does not end with %d and show %q: %+v", TroubleWithin, args, status, words, got)
+		}
+	}
+}
+
+// WaitUntilSettled waits until the pipeline of a process has settled this many messages.
+func WaitUntilSettled(t *testing.T, file string, messages int) {
+	t.Helper()
+	for late := time.Now().Add(TroubleWithin); ; <-time.After(20 * time.Millisecond) {
+		got := Run(t, "", "status", file, "--json")
+		if strings.Contains(got.Stdout, fmt.Sprintf(`"settled":%d,`, messages)) {
+			return
+		}
+		if time.Now().After(late) {
+			t.Fatalf("%d messages are not settled after %v: %+v", messages, TroubleWithin, got)
+		}
+	}
+}
+
 // TroubleWithin is how soon the log must name a trouble: 10 s, and much more for a slow
 // machine.
 const TroubleWithin = time.Minute

@@ -151,10 +151,7 @@ func TestTheStatusOfTheCommandIsTheResult(t *testing.T) {
 	once(t, dir, "--key", "c", "--", "no-such-command").Check(t, 127, "semel once: no-such-command: executable file not found in $PATH: nothing ran")
 	once(t, dir, "--key", "c", "--", "./no-such-command").Check(t, 127, "semel once: ./no-such-command: stat ./no-such-command: no such file or directory: nothing ran")
 	once(t, dir, "--key", "c", "--", "./ran").Check(t, 126, "semel once: ./ran: permission denied")
-	script := programtest.WriteFile(t, filepath.Join(dir, "bad"), "\x7fELF is not enough")
-	if err := os.Chmod(script, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	programtest.WriteProgram(t, filepath.Join(dir, "bad"), "\x7fELF is not enough")
 	once(t, dir, "--key", "c", "--", "./bad").Check(t, 126, "exec format error: nothing ran")
 	once(t, dir, "--key", "c", "--", "true").Check(t, 0, "c: ran in") // none of them has the key
 }

@@ -24,7 +24,8 @@ type output struct {
 
 // After the end of the process group, only a process that has left the group can still write.
 // drainTime is how long this program waits for that in all, and drainBytes how much may come.
-// The content of the pipe is at most as long.
+// The content of the pipe is at most as long, and is read however late it is: the host may have
+// stood still.
 const (
 	drainTime  = time.Second
 	drainBytes = 1 << 20
@@ -64,6 +65,9 @@ func (o *output) copy() {
 			_ = o.reader.SetReadDeadline(began.Add(patience)) // it is open
 		}
 		n, err := o.reader.Read(buffer)
+		if ended && n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+			n, err = readNow(o.reader, buffer)
+		}
 		if ended {
 			left -= n
 			patience -= time.Since(began)

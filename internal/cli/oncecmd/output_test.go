@@ -3,6 +3,8 @@ package oncecmd
 import (
 	"bytes"
 	"errors"
+	"io"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -47,6 +49,39 @@ func TestASlowReaderGetsAllOutput(t *testing.T) {
 	}
 	if !bytes.Equal(to.Bytes(), text) || o.written != int64(len(text)) || string(o.kept) != "0123456789" {
 		t.Errorf("%d of %d bytes were passed on, %d were counted, and %q was kept", to.Len(), len(text), o.written, o.kept)
+	}
+}
+
+// A host that stands still while the output is read takes all the time that a call waits for more.
+func TestThePipeIsReadAfterTheTimeForIt(t *testing.T) {
+	t.Parallel()
+	o := &output{}
+	command, err := o.pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.reader.Close()
+	if _, err := command.WriteString("the rest"); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.reader.SetReadDeadline(time.Now().Add(-time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	buffer := make([]byte, 32)
+	if n, err := o.reader.Read(buffer); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	if n, err := readNow(o.reader, buffer); string(buffer[:n]) != "the rest" || err != nil {
+		t.Errorf("%q, %v", buffer[:n], err)
+	}
+	if n, err := readNow(o.reader, buffer); n != 0 || !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("of an empty pipe: %d bytes, %v", n, err)
+	}
+	if err := command.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := readNow(o.reader, buffer); n != 0 || err != io.EOF {
+		t.Errorf("of a pipe without a writer: %d bytes, %v", n, err)
 	}
 }
 

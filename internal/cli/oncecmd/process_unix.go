@@ -4,6 +4,7 @@ package oncecmd
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -216,6 +217,23 @@ func (p *process) finish() {
 		_ = p.terminal.file.Close() // it was not written
 	}
 	p.out.end()
+}
+
+// readNow reads what a pipe has at this moment. It returns an error if that is nothing. The pipe
+// has deadlines, so that its descriptor does not block.
+func readNow(pipe *os.File, buffer []byte) (n int, err error) {
+	conn, err := pipe.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	failed := conn.Control(func(fd uintptr) {
+		for n, err = unix.Read(int(fd), buffer); err == unix.EINTR; n, err = unix.Read(int(fd), buffer) {
+		}
+	})
+	if err = errors.Join(failed, err); err == nil && n == 0 {
+		err = io.EOF
+	}
+	return max(n, 0), err
 }
 
 // keeper leads the process group of the command. It ends the group when its input ends, which is

@@ -149,9 +149,7 @@ func TestACommandInAStoppedPipelineIsStopped(t *testing.T) {
 func TestACommandThatCannotStartReturnsTheTerminal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/bad", []byte("\x7fELF is not enough"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	programtest.WriteProgram(t, dir+"/bad", "\x7fELF is not enough")
 	s := onTerminal(t, dir, `semel once --key a -- ./bad; echo "status $?"; read -r line; echo "then $line"`)
 	s.shows(t, "status 126")
 	s.types(t, "more\n")

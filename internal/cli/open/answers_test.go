@@ -20,7 +20,8 @@ func TestTheRunningProcessAnswersAboutItsStore(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := programtest.AdminConfig(t, dir)
-	stop := programtest.BackgroundUntil(t, "parked", programtest.NoEnv, "run", file)
+	stop := programtest.Background(t, "run", file)
+	programtest.WaitUntilSettled(t, file, 3)
 	store := filepath.Join(dir, "keys")
 	for _, c := range []struct {
 		args string
@@ -48,9 +49,7 @@ func TestTheRunningProcessAnswersAboutItsStore(t *testing.T) {
 	}
 	// Its admin server is off limits for another file, but the socket answers.
 	off := programtest.WriteFile(t, filepath.Join(dir, "off.yaml"), strings.Replace(programtest.ReadFile(t, file), "admin: { listen: ", "admin: { listen: off } # ", 1))
-	if got := programtest.Run(t, "", "status", off); got.Status == term.ExitFailed || !strings.Contains(got.Stdout, "\ncopy      ready") {
-		t.Errorf("status through the socket: %+v", got)
-	}
+	programtest.WaitForStatus(t, term.ExitFound, []string{"\ncopy      ready"}, off) // through the socket
 	changesThroughTheSocket(t, file, store)
 	got := stop()
 	dropped := regexp.MustCompile(`"msg":"duplicate","pipeline":"copy","scope":"orders","key":"order-1","origin":{"source":"[^"]*/in.jsonl","partition":0,"offset":17},"first":"[^"]*/in.jsonl, byte 0 by [^"]+:\d+"`)
@@ -89,7 +88,8 @@ func TestTheAdminServerAnswersAboutStoresAndParkedMessages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := programtest.AdminConfig(t, dir)
-	programtest.BackgroundUntil(t, "parked", programtest.NoEnv, "run", file)
+	programtest.Background(t, "run", file)
+	programtest.WaitUntilSettled(t, file, 3)
 	_, rest, _ := strings.Cut(programtest.ReadFile(t, file), `listen: "`)
 	address, _, _ := strings.Cut(rest, `"`)
 	// The operator's machine has the file, and not the directories.
@@ -165,7 +165,8 @@ func parkedIDs(t *testing.T, file string) (ids []string) {
 func TestAKeyIsRemovedFromEveryLayerOfTheRunningProcess(t *testing.T) {
 	t.Parallel()
 	dir, address := t.TempDir(), servicestest.FreeAddr(t)
-	in := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"order-1\"}\n{\"id\":\"order-1\"}\n")
+	const twice = "{\"id\":\"order-1\"}\n{\"id\":\"order-1\"}\n"
+	in := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), twice)
 	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), `
 stores: { keys: { embedded: { path: keys } }, cache: { memory: {} }, both: { tiered: [cache, keys] } }
 pipelines:
@@ -178,7 +179,7 @@ pipelines:
 	}
 	duplicates("1") // the cache knows the key
 	programtest.Run(t, "", "keys", "rm", "order-1", "--reason", "process it again", "--config", file, "--store-name", "keys", "--scope", "copy").Check(t, term.ExitDone, "forgot order-1")
-	programtest.WriteFile(t, in, programtest.ReadFile(t, in)+"{\"id\":\"order-1\"}\n{\"id\":\"order-1\"}\n")
+	programtest.AppendFile(t, in, twice) // a file that was empty for a moment would be another one
 	duplicates("2")
 	if out := programtest.ReadFile(t, filepath.Join(dir, "out.jsonl")); strings.Count(out, "order-1") != 2 {
 		t.Errorf("%s", out)

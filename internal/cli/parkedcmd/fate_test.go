@@ -108,27 +108,44 @@ func TestRetryContinuesWhenAnOperatorSkipsAMessage(t *testing.T) {
 	for place, parked := range parkedPlaces() {
 		t.Run(place, func(t *testing.T) {
 			t.Parallel()
-			w := newTarget(t)
-			file := fateConfig(t, programtest.NewDatabase(t, true), fmt.Sprintf(`
+			// A retry waits for three seconds. An operator who stands still for as long is too late.
+			for late := time.Now().Add(5 * time.Minute); !skippedDuringARetry(t, parked) && !t.Failed(); {
+				if time.Now().After(late) {
+					t.Fatal("every retry ended before the skip")
+				}
+			}
+		})
+	}
+}
+
+// skippedDuringARetry reports whether the skip came before the retry processed its message.
+func skippedDuringARetry(t *testing.T, parked string) bool {
+	t.Helper()
+	w := newTarget(t)
+	file := fateConfig(t, programtest.NewDatabase(t, true), fmt.Sprintf(`
     store: db
     sink: { webhook: { url: %q, allow_private: true } }
     parked: %s
 `, w.URL, parked))
-			park(t, file, asideFor("one", "m1", time.Hour), asideFor("two", "m2", time.Hour))
-			retried := make(chan programtest.Outcome, 1)
-			go func() {
-				retried <- programtest.Run(t, "", "parked", "retry", "--all", "--wait", "30s", "--config", file)
-			}()
-			for !asides(t, file)["m2"].Queued && len(retried) == 0 {
-				<-time.After(20 * time.Millisecond)
-			}
-			programtest.Run(t, "", "parked", "skip", "--key", "m1", "--reason", "no", "--config", file).Check(t, term.ExitDone)
-			got := <-retried
-			if said := outcomes(t, got.Stdout); got.Status != term.ExitDone || !slices.Contains(said, "m2: redriven") {
-				t.Errorf("%+v", got)
-			}
-		})
+	park(t, file, asideFor("one", "m1", time.Hour), asideFor("two", "m2", time.Hour))
+	retried := make(chan programtest.Outcome, 1)
+	go func() {
+		retried <- programtest.Run(t, "", "parked", "retry", "--all", "--wait", "1m", "--config", file)
+	}()
+	for !asides(t, file)["m2"].Queued && len(retried) == 0 {
+		<-time.After(20 * time.Millisecond)
 	}
+	skipped := programtest.Run(t, "", "parked", "skip", "--key", "m1", "--reason", "no", "--config", file)
+	got := <-retried
+	said := outcomes(t, got.Stdout)
+	if got.Status != term.ExitDone || !slices.Contains(said, "m2: redriven") {
+		t.Errorf("%+v", got)
+	}
+	if !strings.Contains(skipped.Stdout, ": skipped") {
+		return false
+	}
+	skipped.Check(t, term.ExitDone)
+	return true
 }
 
 // takeAway removes a message without an audit log entry, as by hand.

@@ -184,6 +184,15 @@ func testParkedInATopic(k *kafkaTopics) {
 	if _, err := k.admin.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: kadm.StringPtr("100000")}}, k.clean); err != nil {
 		t.Fatal(err)
 	}
+	for partition := range int32(2) {
+		k.becomes("the broker takes large records", func() bool { // it answers before its partitions know
+			err := programtest.ProduceTo(t, k.addr, &kgo.Record{Topic: k.clean, Partition: partition, Key: []byte("probe"), Value: make([]byte, 5000)})
+			if err != nil && !errors.Is(err, kerr.MessageTooLarge) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+	}
 	if got := parked("retry", huge[0]); got.Status != term.ExitDone || !strings.HasPrefix(got.Stdout, huge[0]+"  "+name+"  huge: redriven: written to "+name+"/") {
 		t.Errorf("%+v", got)
 	}

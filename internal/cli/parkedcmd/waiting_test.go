@@ -13,6 +13,18 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
+// retryUntilItSays retries a message that nobody takes until this is on stderr. It waits longer each
+// time: a machine that stands still has no time for a try.
+func retryUntilItSays(t *testing.T, text, key string, wait time.Duration, file string) (got programtest.Outcome) {
+	t.Helper()
+	for ; wait < 2*time.Minute; wait *= 2 {
+		if got = programtest.Run(t, "", "parked", "retry", "--key", key, "--wait", wait.String(), "--config", file); strings.Contains(got.Stderr, text) {
+			break
+		}
+	}
+	return got
+}
+
 // TestRetrySaysWhyItWaits retries a message while its target answers 503: first while a process
 // runs the pipeline, and then alone.
 func TestRetrySaysWhyItWaits(t *testing.T) {
@@ -34,7 +46,7 @@ func TestRetrySaysWhyItWaits(t *testing.T) {
 
 	status.Store(http.StatusServiceUnavailable)
 	down := server.URL + " answered 503 Service Unavailable"
-	got := programtest.Run(t, "", "parked", "retry", "--key", "m1", "--wait", "7s", "--config", following)
+	got := retryUntilItSays(t, "waiting: ", "m1", 7*time.Second, following)
 	got.Check(t, term.ExitFailed, "waiting: hooks is paused: ", down+": is the service up?")
 	if !strings.Contains(got.Stdout, "m1: queued: hooks is paused: ") {
 		t.Errorf("%+v", got)
@@ -62,6 +74,6 @@ func TestRetrySaysWhyItWaits(t *testing.T) {
 	stop().Check(t, term.ExitDone, "running")
 
 	status.Store(http.StatusServiceUnavailable)
-	got = programtest.Run(t, "", "parked", "retry", "--key", "m2", "--wait", "2s", "--config", file)
+	got = retryUntilItSays(t, "waiting: ", "m2", 2*time.Second, file)
 	got.Check(t, term.ExitFailed, "waiting: the sink of hooks does not work: "+"webhook "+server.URL, "answered 503 Service Unavailable: of m1: is the service up?; next attempt in ")
 }

@@ -48,7 +48,7 @@ func TestProxyKnowsCallersByTheirPassword(t *testing.T) {
 	t.Parallel()
 	service := newCountingService(t)
 	stores := programtest.WriteFile(t, filepath.Join(t.TempDir(), "stores.yaml"), "stores: { keys: { embedded: { path: ./keys } }, other: { memory: {} } }\n")
-	proxy := startProxy(t, "--listen", "127.0.0.1:0", "--upstream", service.URL, "--scope", "basic", "--admin", "off", "--store-config", stores, "--store-name", "keys", "--wait", "5s")
+	proxy := startProxy(t, "--listen", "127.0.0.1:0", "--upstream", service.URL, "--scope", "basic", "--admin", "off", "--store-config", stores, "--store-name", "keys", "--wait", "1m")
 	twice(t, service, proxy.url, "k", basic("alice", "one"), basic("alice", "two"))
 	post(t, proxy.url+"/orders", "k", "x").problem(t, http.StatusUnauthorized, "scope-missing")
 	keys := filepath.Join(filepath.Dir(stores), "keys")

@@ -78,6 +78,17 @@ func startProxy(t *testing.T, args ...string) *process {
 	return p
 }
 
+// logs waits until the log has these texts, and returns it.
+func (p *process) logs(t *testing.T, texts ...string) string {
+	t.Helper()
+	for late := time.Now().Add(programtest.TroubleWithin); !programtest.ContainsAll(p.log(), texts); <-time.After(20 * time.Millisecond) {
+		if time.Now().After(late) {
+			t.Fatalf("the log lacks one of %q: %s", texts, p.log())
+		}
+	}
+	return p.log()
+}
+
 // stop ends the proxy with a signal and returns its exit status.
 func (p *process) stop(t *testing.T, signal os.Signal) int {
 	t.Helper()

@@ -77,7 +77,7 @@ pipelines:
 func kafkaOrders(t *testing.T, topic string) (brokers string, client *kgo.Client) {
 	t.Helper()
 	brokers = programtest.Servers.Kafka(t)
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers), kgo.ConsumeTopics(topic+"-out", topic+"-parked"), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers), kgo.ConsumeTopics(topic+"-out", topic+"-parked"), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.UnknownTopicRetries(-1))
 	if err != nil {
 		t.Fatal(err)
 	}

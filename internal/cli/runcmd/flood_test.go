@@ -43,7 +43,8 @@ pipelines:
     store: keys
     in_flight: { bytes: 1MiB }
     parallel: 16
-    sink: { webhook: { url: "%s", allow_private: true } }
+    sink: { webhook: { url: "%s", allow_private: true, timeout: 10m } }
+    lease: 20m
 `, dir, listen, target.URL))
 	stop := programtest.BackgroundUntil(t, "running", programtest.NoEnv, "run", file, "--admin", "off")
 	for i := range 200 {

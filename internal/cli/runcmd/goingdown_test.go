@@ -51,7 +51,7 @@ pipelines: { orders: { source: { file: { paths: [in.jsonl], follow: true } }, ke
 			defer tick.Stop()
 			for n, down := 1, time.Now().Add(programtest.TroubleWithin); time.Now().Before(down); n++ {
 				if n%20 == 0 {
-					appendTo(t, in, fmt.Sprintf("{\"id\":\"%d\"}\n", n))
+					programtest.AppendFile(t, in, fmt.Sprintf("{\"id\":\"%d\"}\n", n))
 				}
 				answer, err := http.Get("http://" + r.Address + "/readyz")
 				if err != nil {

@@ -83,9 +83,8 @@ func TestWALOutboxIsExplainedAndExamined(t *testing.T) {
 	}
 	programtest.BecomesTrue(t, source, "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn) < 100000 FROM pg_replication_slots")
 	programtest.Exec(t, target.Config().ConnString(), "ALTER TABLE delivered DROP CONSTRAINT delivered_body_check")
-	if got := programtest.Run(t, "", "parked", "retry", "--config", file, "--all"); got.Status != term.ExitDone {
-		t.Errorf("%+v", got)
-	}
+	// It only queues the message: after three seconds it would deliver it, too, beside a relay that stands still.
+	programtest.Run(t, "", "parked", "retry", "--config", file, "--all", "--wait", "1ms")
 	programtest.BecomesTrue(t, target, "SELECT count(*) = 1 FROM delivered WHERE body = 'poison'")
 	programtest.Start(t, "standby: another relay reads the slot", "outbox", "relay", file, "--admin", "off", "--no-progress")
 	text, err := os.ReadFile(file)

@@ -1,7 +1,6 @@
 package runcmd_test
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -9,7 +8,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -62,7 +60,7 @@ pipelines:
 			lines := 1
 			message := func() { // a sink is asked for something
 				lines++
-				appendTo(t, filepath.Join(dir, "in.jsonl"), fmt.Sprintf("{\"id\":\"%d\"}\n", lines))
+				programtest.AppendFile(t, filepath.Join(dir, "in.jsonl"), fmt.Sprintf("{\"id\":\"%d\"}\n", lines))
 				if r.message != nil {
 					r.message(t)
 				}
@@ -94,19 +92,6 @@ pipelines:
 			}
 			running.Stop() // the drain does not wait for the server
 		})
-	}
-}
-
-// appendTo appends to a file.
-func appendTo(t *testing.T, path, text string) {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
-	if err == nil {
-		_, err = f.WriteString(text)
-		err = errors.Join(err, f.Close())
-	}
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

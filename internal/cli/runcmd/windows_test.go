@@ -32,7 +32,7 @@ type windowsOnKafka struct {
 func newWindows(t *testing.T, rest string) *windowsOnKafka {
 	t.Helper()
 	brokers, topic := programtest.Servers.Kafka(t), servicestest.Topic()
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers), kgo.DefaultProduceTopic(topic))
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers), kgo.DefaultProduceTopic(topic), kgo.UnknownTopicRetries(-1))
 	if err != nil {
 		t.Fatal(err)
 	}

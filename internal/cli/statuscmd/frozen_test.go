@@ -62,18 +62,28 @@ pipelines:
 				}
 			}
 			until("before", term.ExitDone, "copy      ready", "1 settled", "db     ready  1 ")
-			// The page keeps a status for ten seconds. It has none yet, and the process has answers.
-			if err := server.Pause(); err != nil {
-				t.Fatal(err)
-			}
-			began := time.Now()
-			code, page := programtest.GetPage(t, r.Address, "/")
-			if took := time.Since(began); code != http.StatusOK || took > 1500*time.Millisecond || !strings.Contains(page, "<h3><a href=\"store?name=db\">db</a>") || !strings.Contains(page, "<dt>done</dt><dd>1</dd>") {
-				t.Errorf("the page took %v: %d %s", took, code, page)
-			}
-			got, took := status()
-			if got.Status != term.ExitFound || took > 4*time.Second || !regexp.MustCompile(`store db is not ready: no answer for \d s`).MatchString(got.Stdout) {
-				t.Errorf("status took %v: %+v", took, got)
+			silent := regexp.MustCompile(`store db is not ready: no answer for \d s`)
+			for try := 1; ; try++ { // a machine that stands still delays the answers too
+				// The page keeps a status for ten seconds. It has none yet, and the process has answers.
+				if err := server.Pause(); err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				code, page := programtest.GetPage(t, r.Address, "/")
+				shown := time.Since(began)
+				got, took := status()
+				if code == http.StatusOK && shown <= 1500*time.Millisecond && strings.Contains(page, "<h3><a href=\"store?name=db\">db</a>") && strings.Contains(page, "<dt>done</dt><dd>1</dd>") &&
+					got.Status == term.ExitFound && took <= 4*time.Second && silent.MatchString(got.Stdout) {
+					break
+				}
+				if try == 5 {
+					t.Fatalf("the page took %v: %d %s\nstatus took %v: %+v", shown, code, page, took, got)
+				}
+				if err := server.Continue(); err != nil {
+					t.Fatal(err)
+				}
+				until("between two tries", term.ExitDone, "copy      ready", "db     ready  1 ")
+				<-time.After(11 * time.Second)
 			}
 			programtest.WaitForPage(t, r.Address, "/", programtest.TroubleWithin, http.StatusOK, "store db is not ready: ")
 			if err := server.Continue(); err != nil {

@@ -2,6 +2,7 @@ package statuscmd_test
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/cli"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
@@ -22,17 +24,13 @@ func TestStatusNeedsCredentialsAndTheCertificateOfTheFile(t *testing.T) {
 	file, address := programtest.CopyConfig(t, ", follow: true", ""), servicestest.FreeAddr(t)
 	dir := filepath.Dir(file)
 	programtest.SelfSign(t, dir)
-	admin := "admin: { listen: \"" + address + "\", tls: { certificate: cert.pem, key: key.pem }, auth: { token: secret-4d2f } }\n"
-	programtest.WriteFile(t, file, programtest.ReadFile(t, file)+admin)
+	section := "admin: { listen: \"" + address + "\", tls: { certificate: cert.pem, key: key.pem }, auth: { token: secret-4d2f } }\n"
+	programtest.WriteFile(t, file, programtest.ReadFile(t, file)+section)
 	programtest.Background(t, "run", file)
-	got := programtest.Run(t, "", "status", file)
-	got.Check(t, term.ExitDone)
-	if !strings.Contains(got.Stdout, "\ncopy      ready") {
-		t.Errorf("%s", got.Stdout)
-	}
+	programtest.WaitForStatus(t, term.ExitDone, []string{"\ncopy      ready"}, file)
 	programtest.Run(t, "", "status", "--admin", "https://"+address).Check(t, term.ExitFailed, "semel status: https://"+address+"/status does not answer: ", "certificate")
 	wrong := programtest.WriteFile(t, filepath.Join(dir, "wrong.yaml"), strings.Replace(programtest.ReadFile(t, file), "secret-4d2f", "secret-5e3a", 1))
-	programtest.Run(t, "", "status", wrong).Check(t, term.ExitDone) // the process that has its store open answers
+	programtest.WaitForStatus(t, term.ExitDone, nil, wrong) // the process that has its store open answers
 	refused := programtest.Run(t, "", "status", wrong, "--admin", address)
 	refused.Check(t, term.ExitFailed, "refuses the credentials: name the FILE with its admin.auth")
 	if strings.Contains(refused.Stderr, "secret-") {
@@ -49,18 +47,22 @@ func TestStatusIsCurrentAndOfTheRightProcess(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	file := programtest.AdminConfig(t, dir)
 	programtest.BackgroundUntil(t, `"msg":"parked"`, programtest.NoEnv, "run", file)
-	got := programtest.Run(t, "", "status", file, "--json")
-	got.Check(t, term.ExitFound)
-	if !strings.Contains(got.Stdout, `"parked_waiting":1,`) {
-		t.Errorf("just after a message was parked: %s", got.Stdout)
-	}
-	// The message is acknowledged just after it was parked.
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(got.Stdout, `"lag_bytes":0,`); got = programtest.Run(t, "", "status", file, "--json") {
-		if time.Now().After(deadline) {
-			t.Fatalf("a minute after a message was parked: %s", got.Stdout)
+	var got programtest.Outcome
+	for deadline, counted := time.Now().Add(time.Minute), false; !counted; {
+		asked := time.Now()
+		got = programtest.Run(t, "", "status", file, "--json")
+		var now admin.PipelineStatus
+		if err := json.NewDecoder(strings.NewReader(got.Stdout)).Decode(&now); err != nil || asked.After(deadline) {
+			t.Fatalf("a minute after a message was parked: %+v, %v", got, err)
 		}
-		<-time.After(20 * time.Millisecond)
+		// A process that stood still for long has not counted yet.
+		if counted = !now.WaitingMeasured.Before(asked); counted && (now.Waiting == nil || *now.Waiting != 1) {
+			t.Errorf("just after a message was parked: %s", got.Stdout)
+		}
 	}
+	got.Check(t, term.ExitFound)
+	// The message is acknowledged just after it was parked.
+	programtest.WaitForStatus(t, term.ExitFound, []string{`"lag_bytes":0,`}, file, "--json")
 	hook := strings.Replace(programtest.ReadFile(t, file), "  copy:", "  hooks:", 1)
 	hook = programtest.WriteFile(t, filepath.Join(other, "hook.yaml"), hook)
 	programtest.Run(t, "", "status", hook).Check(t, term.ExitFailed, " runs pipeline copy, not hooks of "+hook+": write --admin ADDRESS\n")
