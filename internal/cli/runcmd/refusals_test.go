@@ -177,12 +177,14 @@ func rabbitRefusals(t *testing.T) (list []refusal) {
 					disconnect(t)
 				}
 				r.words = []string{"the servers refuse this user and password: correct " + end + ".rabbitmq.username and password"}
+				r.message = disconnect // also a connection that the server did not list yet
 			case "right":
 				r.refuse = func(t *testing.T) {
 					api(t, http.MethodPut, "permissions/"+host+"/"+user, `{"configure":"","write":"","read":""}`)
 					disconnect(t)
 				}
 				r.words = []string{"ACCESS_REFUSED", "grant the user this right with rabbitmqctl set_permissions"}
+				r.message = disconnect
 			default:
 				r.refuse = func(t *testing.T) { api(t, http.MethodDelete, "vhosts/"+host, "") }
 				r.words = []string{"the user may not use the virtual host " + host + ", or there is none: create it with rabbitmqctl add_vhost " + host}
