@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -99,35 +100,44 @@ func TestThePreviewSaysWhatItLeavesOut(t *testing.T) {
 func TestGuessesInTheHeaderHaveToWaitToo(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, credentials)
-	failed := 0
-	s.page.Process.Tries.Failed = func(user, address string) {
-		if failed++; user != "ops" || address != "192.0.2.1" {
-			t.Errorf("%s from %s", user, address)
+	withinTheWait(t, func(address string) (last time.Time, check func()) {
+		from := func(r *http.Request) { r.RemoteAddr = address + ":1" }
+		failed := 0
+		s.page.Process.Tries.Failed = func(user, by string) {
+			if failed++; user != "ops" || by != address {
+				t.Errorf("%s from %s", user, by)
+			}
 		}
-	}
-	header := func(user, password string) func(*http.Request) {
-		return func(r *http.Request) { r.SetBasicAuth(user, password) }
-	}
-	for i := range admin.FreeFailures {
-		path := []string{"/key", "/status"}[i%2] // of the page, and of the server itself
-		if w := s.ask(admin.Nobody, "GET", path, nil, header("ops", "x")); w.Code != http.StatusUnauthorized {
-			t.Fatalf("%s: %d: %s", path, w.Code, w.Body)
+		guess := func(r *http.Request) { r.SetBasicAuth("ops", "x") }
+		paths := []string{"/key", "/status"} // of the page, and of the server itself
+		for i := range admin.FreeFailures {
+			last = time.Now()
+			if w := s.ask(admin.Nobody, "GET", paths[i%2], nil, guess, from); w.Code != http.StatusUnauthorized {
+				t.Fatalf("%s: %d: %s", paths[i%2], w.Code, w.Body)
+			}
 		}
-	}
-	for _, path := range []string{"/key", "/status"} {
-		if w := s.ask(admin.Operator, "GET", path, nil); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" {
-			t.Errorf("%s: %d, %v", path, w.Code, w.Header())
+		var blocked []*httptest.ResponseRecorder
+		for _, path := range paths {
+			blocked = append(blocked, s.ask(admin.Operator, "GET", path, nil, from))
 		}
-	}
-	if w := s.ask(admin.Nobody, "POST", "/login", url.Values{"user": {"ops"}, "password": {canary + "-pw"}}); w.Code != http.StatusTooManyRequests {
-		t.Errorf("the form: %d", w.Code)
-	}
-	if w := s.ask(admin.Viewer, "GET", "/key", nil); w.Code != http.StatusOK {
-		t.Errorf("another user of this address: %d: %s", w.Code, w.Body)
-	}
-	if failed != admin.FreeFailures {
-		t.Errorf("%d failures were reported", failed)
-	}
+		form := s.ask(admin.Nobody, "POST", "/login", url.Values{"user": {"ops"}, "password": {canary + "-pw"}}, from)
+		return last, func() {
+			for i, w := range blocked {
+				if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" {
+					t.Errorf("%s: %d, %v", paths[i], w.Code, w.Header())
+				}
+			}
+			if form.Code != http.StatusTooManyRequests {
+				t.Errorf("the form: %d", form.Code)
+			}
+			if w := s.ask(admin.Viewer, "GET", "/key", nil, from); w.Code != http.StatusOK {
+				t.Errorf("another user of this address: %d: %s", w.Code, w.Body)
+			}
+			if failed != admin.FreeFailures {
+				t.Errorf("%d failures were reported", failed)
+			}
+		}
+	})
 }
 
 func TestWrongLinksBlockNobody(t *testing.T) {
