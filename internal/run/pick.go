@@ -2,8 +2,8 @@ package run
 
 import "math/bits"
 
-// mostMerged and mostMergedBytes bound a run that is merged by size, and so the space that
-// a merge needs.
+// mostMerged and mostMergedBytes bound a run that is merged by size, and so the space and the
+// memory for a second filter that a merge needs.
 const (
 	mostMerged      = 1 << 27
 	mostMergedBytes = 64 << 30

@@ -183,7 +183,7 @@ func (s *summary) write(areas []area, charts []chart) (map[string]string, error)
 	s.print("Semel and each peer ran in turn, in new processes; a figure is the median of the rounds. "+
 		"A ratio above 1 means that Semel is better, also for times. "+
 		"Compare ratios, because absolute figures depend on the machine and its disk. "+
-		"The page shows chosen comparisons. [The tables](%s) have every figure with its rounds, the peer's version, and the command that repeats it.\n", tables)
+		"[The tables](%s) have every figure, its rounds, the peer's version and its command.\n", tables)
 	s.print("\nRemember when you read the figures:\n\n" +
 		"- Clients and servers share two cores. PostgreSQL has fsync on; Redis syncs its log every second.\n" +
 		"- A fifth of the lines of files and a tenth of the messages are duplicates.\n" +
