@@ -108,3 +108,78 @@ func TestAResponseWithoutEndStopsWhenItsClientLeaves(t *testing.T) {
 		})
 	}
 }
+
+// The time-outs are for the header of a response, and for each next part of its body. The
+// whole body may take longer.
+func TestABodyMayTakeLongerThanTheTimeOut(t *testing.T) {
+	t.Parallel()
+	cut := make(chan string, 10)
+	s := &service{handle: func(w http.ResponseWriter, r *http.Request) {
+		next := time.NewTicker(100 * time.Millisecond)
+		defer next.Stop()
+		for range 45 { // together longer than both time-outs
+			io.WriteString(w, "part ")
+			w.(http.Flusher).Flush()
+			select {
+			case <-r.Context().Done():
+				cut <- r.Header.Get("Idempotency-Key")
+				return
+			case <-next.C:
+			}
+		}
+		io.WriteString(w, "end")
+	}}
+	server := proxied(t, s, httpidem.ProxyOptions{Timeout: 3 * time.Second, Late: time.Second})
+	key, first, stalled := "0", (*reply)(nil), true
+	for try := 0; stalled && try < 5; try++ { // the parts of a machine that stands still come too late
+		key = fmt.Sprint(try)
+		first, stalled = pieces(t, server.URL, key)
+	}
+	ran := s.ran.Load()
+	for _, r := range []*reply{first, post(t, server.URL, "a", withKey(key))} {
+		if r.StatusCode != 200 || string(r.body) != strings.Repeat("part ", 45)+"end" || r.err != nil {
+			t.Errorf("the answer is %v %q, %v", r.Response, r.body, r.err)
+		}
+	}
+	for len(cut) > 0 {
+		if <-cut == key {
+			t.Error("the proxy has cut the response")
+		}
+	}
+	s.mustHaveRun(t, ran)
+}
+
+// pieces sends a request and reads its response piece by piece. stalled says that one of them
+// took longer than they do if the machine does not stand still.
+func pieces(t *testing.T, url, key string) (_ *reply, stalled bool) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Caller", "alice")
+	r.Header.Set("Idempotency-Key", key)
+	last := time.Now()
+	came := func() {
+		stalled = stalled || time.Since(last) > 2*time.Second
+		last = time.Now()
+	}
+	resp, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var body []byte
+	for piece := make([]byte, 100); ; {
+		came()
+		var n int
+		n, err = resp.Body.Read(piece)
+		if body = append(body, piece[:n]...); err != nil {
+			break
+		}
+	}
+	if came(); err == io.EOF {
+		err = nil
+	}
+	return &reply{resp, body, err}, stalled
+}
