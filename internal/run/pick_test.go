@@ -2,6 +2,7 @@ package run
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -12,13 +13,14 @@ func (p planned) Entries() int64   { return p.entries }
 func (p planned) DiskBytes() int64 { return p.entries * p.each }
 
 // TestManyRunsBecomeFewLargeOnes adds runs as spills do, until there are far more entries
-// than the largest run has. Each merge that Pick wants is made.
+// than the largest run has. Each merge that Pick wants is made, sometimes only after many
+// spills, as when a disk was full.
 func TestManyRunsBecomeFewLargeOnes(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("the seed is %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	const fanIn = 8
-	always := func(planned) bool { return true }
+	always := func([]planned) bool { return true }
 	for _, each := range []int64{21, 4096} {
 		largest := min(mostMerged, mostMergedBytes/each)
 		for range 40 {
@@ -29,23 +31,27 @@ func TestManyRunsBecomeFewLargeOnes(t *testing.T) {
 			for size := least; size < largest/2; size *= fanIn {
 				classes++
 			}
+			late := random.IntN(2) == 0
 			for total < 20*largest {
 				spilled := planned{entries: least + random.Int64N(most-least+1), each: each, written: 1}
 				runs, total = append(runs, spilled), total+spilled.entries
+				if late && random.IntN(100) > 0 && total < 20*largest {
+					continue
+				}
 				for {
-					from := Pick(runs, fanIn, always)
-					if from == len(runs) {
+					from, to := Pick(runs, fanIn, always)
+					if from == to {
 						break
 					}
 					merged := planned{each: each}
-					for _, r := range runs[from:] {
+					for _, r := range runs[from:to] {
 						merged.entries += r.entries
 						merged.written = max(merged.written, r.written+1)
 					}
-					if len(runs)-from < 2 || merged.entries > largest {
-						t.Fatalf("spills of %d to %d entries of %d bytes: %d runs become one of %d entries", least, most, each, len(runs)-from, merged.entries)
+					if to-from < 2 || merged.entries > largest {
+						t.Fatalf("spills of %d to %d entries of %d bytes: %d runs become one of %d entries", least, most, each, to-from, merged.entries)
 					}
-					runs = append(runs[:from], merged)
+					runs = slices.Replace(runs, from, to, merged)
 				}
 				if n, bound := int64(len(runs)), total/(largest/2)+1+classes*(fanIn-1); n > bound {
 					t.Fatalf("spills of %d to %d entries of %d bytes: %d entries are in %d runs, want at most %d", least, most, each, total, n, bound)

@@ -2,7 +2,6 @@ package logstore
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -47,17 +46,19 @@ func (m *merger) run(ctx context.Context) {
 	}
 }
 
-// pick returns the newest runs if they are worth a merge.
+// pick returns neighbours that are worth a merge by size.
 func (m *merger) pick(list []*sortedRun) (from, to int) {
-	var newest *sortedRun // of those that have keys
-	from = run.Pick(list, m.fanIn, func(s *sortedRun) bool {
-		if s.summary.entries == 0 {
+	return run.Pick(list, m.fanIn, func(group []*sortedRun) bool {
+		oldest := group[0]
+		if oldest.summary.entries == 0 {
 			return true
 		}
-		newest = cmp.Or(newest, s)
-		return m.together(s, newest)
+		last := len(group) - 1
+		for group[last].summary.entries == 0 {
+			last--
+		}
+		return m.together(oldest, group[last])
 	})
-	return from, len(list)
 }
 
 // pickDead returns two neighbours of whose entries more than half are needed no more. A run

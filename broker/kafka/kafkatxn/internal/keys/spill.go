@@ -260,13 +260,12 @@ func (s *spilled) collect(now table.Tick, counts int64) error {
 	return nil
 }
 
-// pick returns the newest runs if they are worth a merge. They cover at most a span of
-// stream time, unless that is 0.
+// pick returns neighbours that are worth a merge by size. They cover at most a span of stream
+// time, unless that is 0.
 func (s *spilled) pick(span int64) (from, to int) {
-	to = len(s.runs)
-	return run.Pick(s.runs, mergeRuns, func(r *keyRun) bool {
-		return span <= 0 || s.runs[to-1].ended-r.begun <= span
-	}), to
+	return run.Pick(s.runs, mergeRuns, func(group []*keyRun) bool {
+		return span <= 0 || group[len(group)-1].ended-group[0].begun <= span
+	})
 }
 
 // expire gives up the runs whose records are all before a position of the changelog.
