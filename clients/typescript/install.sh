@@ -13,7 +13,7 @@ done
 # Other tests may run the client, so it is built only if it has changed, and each file is replaced
 # as a whole.
 stamp=node_modules/.built
-if ! [ -e "$stamp" ] || ! [ -e dist ] || [ -n "$(find src package-lock.json tsconfig.json -newer "$stamp")" ]; then
+if ! [ -e "$stamp" ] || ! [ -e dist ] || [ -n "$(find src package.json package-lock.json tsconfig.json -newer "$stamp")" ]; then
 	built=$(mktemp -d node_modules/.build-XXXXXX)
 	trap 'rm -rf "$built"' EXIT
 	touch "$built/.stamp"

@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -38,6 +39,7 @@ func run(ctx context.Context, topic, file string, partitions int) (sent int, err
 		kgo.SeedBrokers(strings.Split(os.Getenv("KAFKA_BROKERS"), ",")...),
 		kgo.DefaultProduceTopic(topic),
 		kgo.UnknownTopicRetries(-1), // a broker may learn late of a topic that was just created
+		kgo.RecordDeliveryTimeout(time.Minute),
 	)
 	if err != nil {
 		return 0, err

@@ -329,7 +329,7 @@ func (t restorer) readTo(ctx context.Context, from map[string]map[int32]kgo.Offs
 			return context.Cause(ctx)
 		}
 		err := cluster.FetchError(fetches)
-		if errors.Is(err, cluster.ErrOutOfRange) { // an earlier owner has cut the changelog off since
+		if errors.Is(err, cluster.ErrOutOfRange) { // the changelog was cut off since, as by an earlier owner
 			return fmt.Errorf("kafka: changelog: %w: %v", errAgain, err) // wrapping the cause would end the Transactor
 		}
 		if err != nil {
