@@ -107,12 +107,12 @@ func TestPartitionCloseWaitsForStartedBatches(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		for i := range int64(6) { // before the start, so that one read returns all of them
+			r.add(i, string(rune('a'+i)), "")
+		}
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- runner.Run(ctx) }()
-		for i := range int64(6) {
-			r.add(i, string(rune('a'+i)), "")
-		}
 		synctest.Wait()
 		if session.begun != 3 {
 			t.Errorf("%d batches are begun, want 3 before the first has landed", session.begun)

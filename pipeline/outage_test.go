@@ -204,15 +204,18 @@ func TestMessagesThatAreRetriedDoNotHoldUpOthers(t *testing.T) {
 	})
 }
 
-// togetherSink fails a whole batch if it has a bad message, as a connection that breaks does.
+// togetherSink fails a whole batch if it has a bad message, as a connection that breaks does. A batch
+// takes a moment of the bubble's time, in which all that the source has is read: the size of the next
+// one does not depend on how fast the reader is.
 type togetherSink struct{ batches int } // of one worker
 
 func (s *togetherSink) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Batch: 50} }
 
 func (s *togetherSink) Close(context.Context) error { return nil }
 
-func (s *togetherSink) Deliver(_ context.Context, items []*pipeline.Item) {
+func (s *togetherSink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	s.batches++
+	nap(ctx, time.Millisecond)
 	if !slices.ContainsFunc(items, func(it *pipeline.Item) bool { return it.Call.Key.ID == "bad" }) {
 		return
 	}
