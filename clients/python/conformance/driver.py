@@ -33,6 +33,7 @@ ERRORS = {
     semel.Refused: "refused",
 }
 wall = time.time
+writing = threading.Lock()
 
 
 class EffectError(Exception):
@@ -124,7 +125,10 @@ def batch(command: dict[str, Any]) -> list[Any]:
 
 
 def write(command: dict[str, Any], outcomes: list[Any]) -> None:
-    os.write(1, (json.dumps({"call": command["call"], "outcomes": outcomes}) + "\n").encode())
+    line = (json.dumps({"call": command["call"], "outcomes": outcomes}) + "\n").encode()
+    with writing:  # a pipe takes a long line in parts
+        while line:
+            line = line[os.write(1, line) :]
 
 
 def run(command: dict[str, Any]) -> None:
