@@ -389,7 +389,7 @@ func TestResultsWithoutRecordsCommitAnOffset(t *testing.T) {
 	t.Parallel()
 	inRealTime(t, 2, func(b *bubble) {
 		offsets := b.offsets()
-		p := b.start(b.counting(10*time.Second, 0, 100*time.Millisecond))
+		p := b.start(b.counting(10*time.Second, 0, 3*time.Second)) // long enough for the records to be committed before
 		old := time.Now().Add(-time.Minute)
 		b.Write(counted(0, "1", "a", 1, old), counted(1, "2", "b", 2, old))
 		if !kafkatest.Within(5*time.Minute, func() bool { return b.finals() == "a n=1 s=1, b n=1 s=2" }) {
