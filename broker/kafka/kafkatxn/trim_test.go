@@ -25,6 +25,16 @@ func timed(begin time.Time, from, n int) []*kgo.Record {
 	return list
 }
 
+// writeEachSecond writes ten timed records in each second of the bubble, which p settles.
+func (b *bubble) writeEachSecond(p *program, begin time.Time, from, to int) {
+	b.Helper()
+	for ; from < to; from += 10 {
+		b.Write(timed(begin, from, 10)...)
+		p.Wait(from+10, kafkatest.Settled)
+		time.Sleep(time.Second) // all its callers are in a bubble
+	}
+}
+
 // firstOffset returns the first offset that is left of a changelog.
 func (b *bubble) firstOffset() int64 {
 	for _, p := range b.Cluster.PartitionInfos("g-keys") {
@@ -50,11 +60,7 @@ func TestAChangelogByEventTimeIsCutOff(t *testing.T) {
 				if standby {
 					s, promote = b.startStandby(opts)
 				}
-				for i := range 30 {
-					b.Write(timed(begin, 10*i, 10)...)
-					p.Wait(10*(i+1), kafkatest.Settled)
-					time.Sleep(time.Second)
-				}
+				b.writeEachSecond(p, begin, 0, 300)
 				time.Sleep(time.Minute)
 				first := b.firstOffset()
 				if first < 20 {
@@ -97,11 +103,7 @@ func TestACutThatIsRefusedHarmsNothing(t *testing.T) {
 				opts.Window, opts.EventTime = 10*time.Second, &EventTime{}
 				begin := time.Now().Add(-time.Hour)
 				p := b.start(opts)
-				for i := range 60 {
-					b.Write(timed(begin, 10*i, 10)...)
-					p.Wait(10*(i+1), kafkatest.Settled)
-					time.Sleep(time.Second)
-				}
+				b.writeEachSecond(p, begin, 0, 600)
 				p.Stop()
 				b.Exactly(600)
 				if handle.Hits() == 0 {
@@ -131,11 +133,7 @@ func TestAChangelogMayBeCutOffWhileItIsRead(t *testing.T) {
 		opts.Window, opts.EventTime = 10*time.Second, &EventTime{}
 		begin := time.Now().Add(-time.Hour)
 		p := b.start(opts)
-		for i := range 30 {
-			b.Write(timed(begin, 10*i, 10)...)
-			p.Wait(10*(i+1), kafkatest.Settled)
-			time.Sleep(time.Second)
-		}
+		b.writeEachSecond(p, begin, 0, 300)
 		p.Stop()
 		if first := b.firstOffset(); first != 0 || cut.Load() == 0 {
 			t.Fatalf("the changelog begins at %d, and is cut off at %d", first, cut.Load())
@@ -178,11 +176,7 @@ func TestAStandbyContinuesAfterRecordsThatItNeedsAreDeleted(t *testing.T) {
 		p.Wait(10, kafkatest.Settled)
 		s.copies()
 		s.Line.Sever(true)
-		for i := range 20 {
-			b.Write(timed(begin, 10+10*i, 10)...)
-			p.Wait(20+10*i, kafkatest.Settled)
-			time.Sleep(time.Second)
-		}
+		b.writeEachSecond(p, begin, 10, 210)
 		time.Sleep(20 * time.Second)
 		if b.firstOffset() < 10 {
 			t.Errorf("the changelog begins at %d", b.firstOffset())
