@@ -16,13 +16,14 @@ type sized interface {
 }
 
 // Pick returns the newest neighbours among runs that are worth a merge, or none: at least
-// fanIn runs of one class, with the newer ones of lower classes. Runs of a class differ in
-// size by less than fanIn times, a power of 2.
+// fanIn runs that become one of a higher class than each of them. Runs of a class differ in
+// size by less than fanIn times, a power of 2, so fanIn runs of one class always do, and
+// those of lower classes between them count, too. An empty run counts as one entry.
 //
 // A run of more than half the size of the largest is not merged by size again. Where such a
-// run ends a group, or no more runs fit in, two of a class are enough if the group makes
-// such a run. Otherwise runs whose fanIn-fold is too large would stay as they are, and each
-// lookup asks all of them.
+// run ends a group, or no more runs fit in, two are enough if they become such a run.
+// Otherwise runs whose fanIn-fold is too large would stay as they are, and each lookup asks
+// all of them.
 //
 // Runs join a group from the newest to the oldest, each only if mayJoin permits it. Its
 // argument is the group with the run, which is the first.
@@ -38,26 +39,23 @@ func Pick[R sized](runs []R, fanIn int, mayJoin func(group []R) bool) (from, to 
 // groupBefore returns where the group begins whose newest run stands before to, and whether it
 // is worth a merge.
 func groupBefore[R sized](runs []R, to, fanIn int, mayJoin func(group []R) bool) (from int, worth bool) {
-	class, same, entries, bytes := 0, 0, int64(0), int64(0)
+	classOf := func(entries int64) int { return bits.Len64(uint64(entries)) / (bits.Len(uint(fanIn)) - 1) }
+	highest, entries, bytes := 0, int64(0), int64(0)
 	for from = to; from > 0; from-- {
 		r := runs[from-1]
-		n, b := entries+r.Entries(), bytes+r.DiskBytes()
+		n, b := entries+max(r.Entries(), 1), bytes+r.DiskBytes()
 		if large(r.Entries(), r.DiskBytes()) || n > mostMerged || b > mostMergedBytes {
-			return from, same >= fanIn || same > 1 && large(entries, bytes)
-		}
-		c := bits.Len64(uint64(r.Entries())) / (bits.Len(uint(fanIn)) - 1)
-		if c > class && same >= fanIn || !mayJoin(runs[from-1:to]) {
+			worth = worth || to-from > 1 && large(entries, bytes)
 			break
 		}
-		if c > class {
-			class, same = c, 0
+		c := classOf(r.Entries())
+		if c > highest && worth || !mayJoin(runs[from-1:to]) {
+			break
 		}
-		if c == class {
-			same++
-		}
-		entries, bytes = n, b
+		highest, entries, bytes = max(highest, c), n, b
+		worth = to-from+1 >= fanIn && classOf(entries) > highest
 	}
-	return from, same >= fanIn
+	return from, worth
 }
 
 // large reports whether a run of some size is not merged by size again.

@@ -146,7 +146,7 @@ func (f *FS) Crashed() bool {
 	return f.crashed
 }
 
-// SetHook sets a hook that runs before each operation. If the hook returns an
+// SetHook sets a hook that runs before each operation, also before several at once. If the hook returns an
 // error, the operation does nothing and returns that error. A Sync that fails this way loses its
 // data: no later Sync writes the data, but reads still show it, as from a page cache. The hook
 // may call the methods of FS that are not methods of vfs.FS. A nil hook removes it.
