@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/semel-dev/semel"
@@ -224,10 +225,12 @@ func TestCrashInObserveModeLosesNoLine(t *testing.T) {
 			if err := r.session(t, "one"); err != nil {
 				return err
 			}
-			wrote := false
+			var wrote atomic.Bool
 			r.disk.SetHook(func(op faultfs.Op) error { // the line is there, its record is not
-				wrote = wrote || op.Kind == faultfs.Write && op.Name == "/out"
-				if wrote && op.Kind == faultfs.Sync && op.Name == "/out" {
+				if op.Kind == faultfs.Write && op.Name == "/out" {
+					wrote.Store(true)
+				}
+				if wrote.Load() && op.Kind == faultfs.Sync && op.Name == "/out" {
 					return errors.New("the disk does not answer")
 				}
 				return nil

@@ -22,7 +22,7 @@ func TestCompactTableMatchesTheModel(t *testing.T) {
 			case i%8 == 0: // a shard is crowded, and its keys are at its last homes
 				d[0], d[7], d[8] = 7, 0xff, 0xff
 			case i%8 == 1: // or look like an empty slot, or nearly so
-				*d = semel.Digest{0: 7, 1: byte(r.IntN(2)), 9: d[9], 10: d[10], 14: d[14], 15: d[15]}
+				*d = semel.Digest{0: 7, 1: byte(r.IntN(2)), 9: byte(i), 10: byte(i >> 8), 14: d[14], 15: d[15]}
 			}
 		}
 		want := map[[15]byte][8]byte{}

@@ -72,7 +72,7 @@ func TestBitFlipsInTheLogAreRefusedOrHarmless(t *testing.T) {
 				}
 			}
 		}
-		if refused < flips/6 {
+		if refused < flips/10 {
 			t.Errorf("closed %v: only %d of %d flips were refused", closed, refused, flips)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -122,9 +123,9 @@ func TestARemovalDoesNotOutliveItsRuns(t *testing.T) {
 			}
 			defer s.Close()
 			wantAll(t, claimDone(t, s, 0, 100, time.Hour), semel.Fresh)
-			removals := 0
+			var removals atomic.Int64
 			remove := func() {
-				removals++
+				removals.Add(1)
 				if found, err := s.Remove(t.Context(), key(1)); !found || err != nil {
 					t.Error(found, err)
 				}
@@ -145,8 +146,8 @@ func TestARemovalDoesNotOutliveItsRuns(t *testing.T) {
 			if !fails {
 				remove()
 			}
-			if removals != 1 {
-				t.Fatalf("%d removals", removals)
+			if n := removals.Load(); n != 1 {
+				t.Fatalf("%d removals", n)
 			}
 			nextSegment(t, s)
 			wantAll(t, claimDone(t, s, 1, 2, semel.Forever), semel.Fresh)

@@ -48,22 +48,29 @@ const (
 )
 
 // bids returns random bids whose times are in three days before the present. Most are near
-// each other, and there are pauses.
+// each other, and there are pauses. No two of a bidder and auction have one time: then the one
+// that is read last would count, and some are read twice.
 func bids(random *rand.Rand, n int) (list []bid) {
-	at := time.Duration(0)
+	at, taken := time.Duration(0), map[string]bool{}
 	for i := range n {
 		at += time.Duration(random.IntN(2000)) * time.Millisecond
 		if random.IntN(100) == 0 {
-			at += time.Duration(random.IntN(int(3 * 24 * time.Hour * 100 / time.Duration(n))))
+			at += time.Duration(random.IntN(int(3 * 24 * time.Hour * 100 / time.Duration(n)))).Truncate(time.Millisecond)
 		}
-		list = append(list, bid{
+		b := bid{
 			ID: i, Auction: 1000 + random.Int64N(50), Bidder: 1000 + random.Int64N(20), Price: 1 + random.Int64N(10)*random.Int64N(1_000_000),
-			Channel: []string{"Google", "Facebook", "Baidu", "Apple"}[random.IntN(4)], Time: time.Unix(0, 0).Add(at - time.Duration(random.Int64N(int64(late)))),
-		})
+			Channel: []string{"Google", "Facebook", "Baidu", "Apple"}[random.IntN(4)],
+		}
+		for again := true; again; {
+			b.Time = time.Unix(0, 0).Add(at - time.Duration(random.Int64N(int64(late)))).Truncate(time.Millisecond)
+			of := fmt.Sprint(pair(&b), b.Time)
+			again, taken[of] = taken[of], true
+		}
+		list = append(list, b)
 	}
 	base := time.Now().UTC().Truncate(24 * time.Hour).Add(-at - 3*24*time.Hour).Sub(time.Unix(0, 0))
 	for i := range list {
-		list[i].Time = list[i].Time.UTC().Add(base).Truncate(time.Millisecond)
+		list[i].Time = list[i].Time.UTC().Add(base)
 	}
 	return list
 }

@@ -28,10 +28,9 @@ func TestKeysThatHaveLeftMemoryAreKnown(t *testing.T) {
 	}
 	failing := func(kind faultfs.OpKind, suffix string) func(b *bubble, disk *faultfs.FS) {
 		return func(_ *bubble, disk *faultfs.FS) {
-			failed := false
+			var failed atomic.Bool
 			disk.SetHook(func(op faultfs.Op) error {
-				if op.Kind == kind && strings.Contains(op.Name, suffix) && !failed {
-					failed = true
+				if op.Kind == kind && strings.Contains(op.Name, suffix) && failed.CompareAndSwap(false, true) {
 					return syscall.EIO
 				}
 				return nil
