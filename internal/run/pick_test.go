@@ -26,6 +26,9 @@ func TestManyRunsBecomeFewLargeOnes(t *testing.T) {
 		for range 40 {
 			most := largest >> random.IntN(12) // entries of a spill
 			least := most - random.Int64N(most/2)
+			if random.IntN(4) == 0 {
+				least = most - random.Int64N(64) // often just below a class
+			}
 			var runs []planned
 			total, classes := int64(0), int64(1)
 			for size := least; size < largest/2; size *= fanIn {

@@ -15,7 +15,7 @@ import (
 type merger struct {
 	log    *log
 	finder *finder
-	fanIn  int           // so many runs of one class become one
+	fanIn  int           // at least so many runs become one
 	wake   chan struct{} // there is a new run
 	// merging is held while runs are merged or dropped. Lock it before log.mu.
 	merging sync.Mutex

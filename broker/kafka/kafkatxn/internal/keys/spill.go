@@ -53,7 +53,7 @@ const (
 	// times as many there may be while others leave it.
 	spillKeys  = 1 << 20
 	mostBehind = 4
-	// mergeRuns is how many runs of a class become one. It covers at most a part of the time for
+	// mergeRuns is how many runs become one, at least. That covers at most a part of the time for
 	// which keys count, because it is deleted as a whole.
 	mergeRuns   = 8
 	mergedParts = 8
