@@ -11,8 +11,11 @@ import (
 )
 
 const (
-	// journalSize is how many entries the journal keeps: about 13 MB.
+	// journalSize is how many entries the journal keeps: about 10 MB.
 	journalSize = 200_000
+	// blockSize is for how many entries it takes memory at once. An array that grows would
+	// be in memory twice while it is copied.
+	blockSize = 8_000
 	// journalNear is how far back an entry is looked for that a repeated one joins. A
 	// message that waits for another holder of its key is decided again and again.
 	journalNear = 256
@@ -76,52 +79,53 @@ type Journal struct {
 	seed  maphash.Seed
 	start time.Time
 
-	mu      sync.Mutex // guards the fields below
-	entries []kept
-	next    int // the place of the next entry, once all places are taken
-	// names are the texts of the entries, each once.
-	names map[string]uint32
-	texts []string
+	mu     sync.Mutex // guards the fields below
+	blocks [][]kept
+	length int // how many entries there are
+	next   int // the place of the next entry, once all places are taken
+	// labels are the texts of the entries, each combination once.
+	labels  []label
+	numbers map[label]uint32
 }
 
-// kept is one event. Texts are numbers of journal.texts.
+// kept is one event.
 type kept struct {
-	key                             uint64
-	at                              int64 // nanoseconds since the epoch
-	offset                          int64
-	token                           uint64
-	pipeline, event, reason, source uint32
-	partition, attempt              int32
-	times                           uint32
+	key                uint64
+	at                 int64 // nanoseconds since the epoch
+	offset             int64
+	token              uint64
+	label              uint32 // its place in Journal.labels
+	partition, attempt int32
+	times              uint32
 }
+
+// label is the text of an entry.
+type label struct{ pipeline, event, reason, source string }
 
 // NewJournal returns an empty journal.
 func NewJournal() *Journal {
-	return &Journal{seed: maphash.MakeSeed(), start: time.Now(), names: map[string]uint32{}}
+	return &Journal{seed: maphash.MakeSeed(), start: time.Now(), numbers: map[label]uint32{}}
 }
 
 // hash returns the hash of a key.
 func (j *Journal) hash(k semel.Key) uint64 { return maphash.Comparable(j.seed, k) }
 
-// text returns the number of a text. The caller holds mu.
-func (j *Journal) text(s string) uint32 {
-	n, known := j.names[s]
-	if !known {
-		n = uint32(len(j.texts))
-		j.names[s], j.texts = n, append(j.texts, s)
-	}
-	return n
-}
-
 // entry returns an entry for an event, without its key. The caller holds mu.
-func (j *Journal) entry(name, event, reason string) kept {
-	return kept{at: time.Now().UnixNano(), times: 1, pipeline: j.text(name), event: j.text(event), reason: j.text(reason), source: j.text("")}
+func (j *Journal) entry(l label) kept {
+	n, known := j.numbers[l]
+	if !known {
+		n = uint32(len(j.labels))
+		j.numbers[l], j.labels = n, append(j.labels, l)
+	}
+	return kept{at: time.Now().UnixNano(), times: 1, label: n}
 }
 
 // addItem adds an event of a message. The caller holds mu.
-func (j *Journal) addItem(e kept, it *pipeline.Item, repeats bool) {
+func (j *Journal) addItem(l label, it *pipeline.Item, repeats bool) {
 	o := &it.Message.Origin
-	e.source, e.partition, e.offset = j.text(o.Source), o.Partition, o.Offset
+	l.source = o.Source
+	e := j.entry(l)
+	e.partition, e.offset = o.Partition, o.Offset
 	e.attempt, e.token = int32(it.Attempt), uint64(it.Token)
 	e.key = j.hash(it.Call.Key)
 	if repeats {
@@ -135,20 +139,26 @@ func (j *Journal) addItem(e kept, it *pipeline.Item, repeats bool) {
 
 // add adds an entry. The caller holds mu.
 func (j *Journal) add(e kept) {
-	if len(j.entries) < journalSize {
-		j.entries = append(j.entries, e)
+	if j.length < journalSize {
+		if j.length%blockSize == 0 {
+			j.blocks = append(j.blocks, make([]kept, blockSize))
+		}
+		*j.place(j.length) = e
+		j.length++
 		return
 	}
-	j.entries[j.next] = e
+	*j.place(j.next) = e
 	j.next = (j.next + 1) % journalSize
 }
 
+// place returns the entry at a place.
+func (j *Journal) place(i int) *kept { return &j.blocks[i/blockSize][i%blockSize] }
+
 // near returns a recent entry for the same event of the same delivery.
 func (j *Journal) near(e *kept) *kept {
-	for back := 1; back <= min(journalNear, len(j.entries)); back++ {
-		o := &j.entries[(j.next+len(j.entries)-back)%len(j.entries)]
-		if o.key == e.key && o.event == e.event && o.reason == e.reason && o.pipeline == e.pipeline &&
-			o.source == e.source && o.partition == e.partition && o.offset == e.offset {
+	for back := 1; back <= min(journalNear, j.length); back++ {
+		o := j.place((j.next + j.length - back) % j.length)
+		if o.key == e.key && o.label == e.label && o.partition == e.partition && o.offset == e.offset {
 			return o
 		}
 	}
@@ -168,25 +178,24 @@ func (j *Journal) Of(keys ...semel.Key) KeyJournal {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	found.Start = len(j.entries) < journalSize
+	found.Start = j.length < journalSize
 	if !found.Start {
-		found.Since = time.Unix(0, j.entries[j.next].at).UTC()
+		found.Since = time.Unix(0, j.place(j.next).at).UTC()
 	}
-	for _, part := range [][]kept{j.entries[j.next:], j.entries[:j.next]} {
-		for i := range part {
-			e := &part[i]
-			if !hashes[e.key] {
-				continue
-			}
-			entry := JournalEntry{
-				Time: time.Unix(0, e.at).UTC(), Pipeline: j.texts[e.pipeline], Event: j.texts[e.event], Reason: j.texts[e.reason],
-				Source: j.texts[e.source], Partition: e.partition, Offset: e.offset, Attempt: int(e.attempt), Token: e.token,
-			}
-			if e.times > 1 {
-				entry.Times = int(e.times)
-			}
-			found.Entries = append(found.Entries, entry)
+	for i := range j.length {
+		e := j.place((j.next + i) % j.length)
+		if !hashes[e.key] {
+			continue
 		}
+		l := j.labels[e.label]
+		entry := JournalEntry{
+			Time: time.Unix(0, e.at).UTC(), Pipeline: l.pipeline, Event: l.event, Reason: l.reason,
+			Source: l.source, Partition: e.partition, Offset: e.offset, Attempt: int(e.attempt), Token: e.token,
+		}
+		if e.times > 1 {
+			entry.Times = int(e.times)
+		}
+		found.Entries = append(found.Entries, entry)
 	}
 	slices.SortStableFunc(found.Entries, func(a, b JournalEntry) int { return a.Time.Compare(b.Time) })
 	return found
@@ -210,7 +219,7 @@ func (j journaled) Observe(e semel.Event) {
 	case semel.EventLeaseLost, semel.EventCompletionRefused, semel.EventTookOver:
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		entry := j.entry(j.pipeline, e.Kind.String(), "")
+		entry := j.entry(label{pipeline: j.pipeline, event: e.Kind.String()})
 		entry.key, entry.attempt = j.hash(e.Key), int32(e.Attempt)
 		j.add(entry)
 	}
@@ -225,16 +234,14 @@ func (j journaled) ObservePipeline(e pipeline.Event) {
 		}
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		entry := j.entry(j.pipeline, e.Decision.String(), e.Reason)
 		for _, it := range e.Items {
-			j.addItem(entry, it, e.Decision == semel.InFlight)
+			j.addItem(label{pipeline: j.pipeline, event: e.Decision.String(), reason: e.Reason}, it, e.Decision == semel.InFlight)
 		}
 	case pipeline.EventFiltered, pipeline.EventDiffering:
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		entry := j.entry(j.pipeline, e.Kind.String(), "")
 		for _, it := range e.Items {
-			j.addItem(entry, it, false)
+			j.addItem(label{pipeline: j.pipeline, event: e.Kind.String()}, it, false)
 		}
 	case pipeline.EventRetried, pipeline.EventParked, pipeline.EventDropped:
 		if e.Item == nil {
@@ -242,6 +249,6 @@ func (j journaled) ObservePipeline(e pipeline.Event) {
 		}
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		j.addItem(j.entry(j.pipeline, e.Kind.String(), e.Reason), e.Item, e.Kind == pipeline.EventRetried)
+		j.addItem(label{pipeline: j.pipeline, event: e.Kind.String(), reason: e.Reason}, e.Item, e.Kind == pipeline.EventRetried)
 	}
 }

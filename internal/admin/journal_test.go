@@ -73,8 +73,8 @@ func TestTheJournalForgetsTheOldest(t *testing.T) {
 	if len(found.Entries) != 2 || found.Entries[0].Event != "duplicate" || found.Entries[1].Event != "late" || found.Start || !found.Since.After(j.start) {
 		t.Errorf("%+v", found)
 	}
-	if len(j.entries) != journalSize {
-		t.Errorf("%d entries", len(j.entries))
+	if j.length != journalSize || len(j.blocks) != journalSize/blockSize {
+		t.Errorf("%d entries in %d blocks", j.length, len(j.blocks))
 	}
 }
 
