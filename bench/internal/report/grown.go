@@ -57,7 +57,7 @@ func (s *summary) growth(list []result.Growth, files map[string]string) {
 		"PostgreSQL and Redis first read their own logs again. With an index of 1 GiB, most keys of the embedded store are only on disk.\n\n")
 	const title = "New keys a second, by the number of keys (longer is better)"
 	files[growthChart] = grownChart(title, inOrder(list))
-	s.print("![%s. The table has the figures.](%s)\n\n", title, growthChart)
+	s.print("![%s. Figures below.](%s)\n\n", title, growthChart)
 	s.grownRows(list, tables)
 }
 

@@ -28,7 +28,7 @@ func TestPageShowsGrowthAndCosts(t *testing.T) {
 	s.growth(all.Growth, files)
 	s.costs(all.Costs)
 	inOrderOf(t, b.String(),
-		"![New keys a second, by the number of keys (longer is better). The table has the figures.](charts/growth.svg)\n",
+		"![New keys a second, by the number of keys (longer is better). Figures below.](charts/growth.svg)\n",
 		"|store, keys|keys/s|p99, ms|memory, MiB|disk, MiB|restart, s|cold, s|\n",
 		"|[embedded, 1 M](../bench/results/README.md#growth)|2.00 M|0.1|40.0|20.0|0.1|0.2|\n",
 		"|[embedded, 10 M](../bench/results/README.md#growth)|1.00 M|0.2|120|200|0.9|1.50|\n",

@@ -38,7 +38,7 @@ func TestPageShowsChosenFiguresAndCharts(t *testing.T) {
 	text, at := b.String(), -1
 	for _, want := range []string{
 		"Measured from 2026-01-01 to 2026-01-03 on Linux: Some CPU, 2 cores, 24 GiB, go1.2; Some CPU, 2 cores, 24 GiB, go1.2, arm.\n",
-		"![Files, s (shorter is better). The table has the figures.](charts/files.svg)\n",
+		"![Files, s (shorter is better). Figures below.](charts/files.svg)\n",
 		"|measured|Semel|peer|ratio|\n",
 		"|**Files**||||\n",
 		"|[read & `write`](../bench/results/README.md#a-one)|2.00 s|Peer\\|1: 3.00|**1.50**|\n",
