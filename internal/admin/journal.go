@@ -120,21 +120,28 @@ func (j *Journal) entry(l label) kept {
 	return kept{at: time.Now().UnixNano(), times: 1, label: n}
 }
 
-// addItem adds an event of a message. The caller holds mu.
-func (j *Journal) addItem(l label, it *pipeline.Item, repeats bool) {
-	o := &it.Message.Origin
-	l.source = o.Source
-	e := j.entry(l)
-	e.partition, e.offset = o.Partition, o.Offset
-	e.attempt, e.token = int32(it.Attempt), uint64(it.Token)
-	e.key = j.hash(it.Call.Key)
-	if repeats {
-		if last := j.near(&e); last != nil {
-			last.at, last.times, last.attempt, last.token = e.at, last.times+1, e.attempt, e.token
-			return
+// addItems adds an event of some messages.
+func (j *Journal) addItems(l label, repeats bool, items ...*pipeline.Item) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var e kept
+	for i, it := range items {
+		o := &it.Message.Origin
+		if i == 0 || o.Source != l.source {
+			l.source = o.Source
+			e = j.entry(l)
 		}
+		e.partition, e.offset = o.Partition, o.Offset
+		e.attempt, e.token = int32(it.Attempt), uint64(it.Token)
+		e.key = j.hash(it.Call.Key)
+		if repeats {
+			if last := j.near(&e); last != nil {
+				last.at, last.times, last.attempt, last.token = e.at, last.times+1, e.attempt, e.token
+				continue
+			}
+		}
+		j.add(e)
 	}
-	j.add(e)
 }
 
 // add adds an entry. The caller holds mu.
@@ -229,26 +236,14 @@ func (j journaled) Observe(e semel.Event) {
 func (j journaled) ObservePipeline(e pipeline.Event) {
 	switch e.Kind {
 	case pipeline.EventDecided:
-		if e.Decision == semel.Fresh || len(e.Items) == 0 {
-			return
-		}
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		for _, it := range e.Items {
-			j.addItem(label{pipeline: j.pipeline, event: e.Decision.String(), reason: e.Reason}, it, e.Decision == semel.InFlight)
+		if e.Decision != semel.Fresh {
+			j.addItems(label{pipeline: j.pipeline, event: e.Decision.String(), reason: e.Reason}, e.Decision == semel.InFlight, e.Items...)
 		}
 	case pipeline.EventFiltered, pipeline.EventDiffering:
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		for _, it := range e.Items {
-			j.addItem(label{pipeline: j.pipeline, event: e.Kind.String()}, it, false)
-		}
+		j.addItems(label{pipeline: j.pipeline, event: e.Kind.String()}, false, e.Items...)
 	case pipeline.EventRetried, pipeline.EventParked, pipeline.EventDropped:
-		if e.Item == nil {
-			return
+		if e.Item != nil {
+			j.addItems(label{pipeline: j.pipeline, event: e.Kind.String(), reason: e.Reason}, e.Kind == pipeline.EventRetried, e.Item)
 		}
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		j.addItem(label{pipeline: j.pipeline, event: e.Kind.String(), reason: e.Reason}, e.Item, e.Kind == pipeline.EventRetried)
 	}
 }

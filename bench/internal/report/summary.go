@@ -148,7 +148,7 @@ var bounds = []bound{
 	{"Memory", "A claim hashes the key with a secret, compares 120 bits and records a window. The Go map does none of it, so the target is 0.9.", nil},
 	{"Key and row", "The key is a second row with an index entry, half of the work of the first, so the target of Kafka to PostgreSQL is 0.65. With one message in each transaction, the target is 0.7.", nil},
 	{"Kafka at least once", "Claims and completions take most of the processor time, and the origins of keys 15 %%. The target is 0.55. A Kafka transaction needs no claims (%s).", []string{"kafka-1s-copy"}},
-	{"Memory of Kafka transactions", "Keys take 44 %% of it, records and buffers the rest: the target is 2.5.", nil},
+	{"Memory of transactions", "Keys take 44 %%, records and buffers the rest: the target beside tuned Kafka Streams is 2.5.", nil},
 	{"Count per minute", "Brokers and reader need 30 %% of the processor time. Of Semel's share, 45 %% decides records and 31 %% commits. The targets beside tuned Kafka Streams are 4, 5.5 and 2.2.", nil},
 	{"Keys of the proxy in PostgreSQL", "A request needs two transactions more, on cores that it shares with the database: the target is 0.5. A service that keeps the keys itself pays the same (%s).", []string{"http-proxy-postgres-own"}},
 	{"NATS to webhook", "A batch of messages needs two syncs of the disk, and without keys none: the target is 0.6.", nil},
