@@ -193,9 +193,17 @@ func (l *link) call(ctx context.Context, r request) (a reply, err error) {
 		}
 		l.conn, l.lines = conn, bufio.NewReader(conn)
 	}
-	conn := l.conn // the function may begin to run when this call has ended
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	conn, ended := l.conn, make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		_ = conn.SetDeadline(time.Unix(1, 0))
+	})
+	defer func() {
+		if !stop() { // the next call must not meet the deadline of this one
+			<-ended
+			_ = conn.SetDeadline(time.Time{})
+		}
+	}()
 	r.Text = string(r.Body)
 	line, err := json.Marshal(r)
 	if err == nil {
@@ -472,5 +480,21 @@ func netTarget(tb testing.TB, b sinkBug) SinkTarget {
 			defer q.mu.Unlock()
 			return slices.Clone(q.effects), nil
 		},
+	}
+}
+
+// TestCallWorksAfterOneThatEnded ends calls at about the time at which they are answered. A call
+// after them must not meet what ended those.
+func TestCallWorksAfterOneThatEnded(t *testing.T) {
+	t.Parallel()
+	l := &link{address: newNetQueue(t).address}
+	defer l.close()
+	for i := range 5000 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%200)*time.Microsecond)
+		_, _ = l.call(ctx, request{Do: "read", Consumer: "a"})
+		cancel()
+		if _, err := l.call(t.Context(), request{Do: "read", Consumer: "a"}); err != nil {
+			t.Fatalf("call %d: %v", i, err)
+		}
 	}
 }
