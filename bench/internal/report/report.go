@@ -93,9 +93,9 @@ func (p *page) shortfalls(results []result.Result, tables string) {
 	if len(short) == 0 {
 		return
 	}
-	p.print("\nThese figures miss their targets:\n\n")
+	p.print("\nThese figures miss their targets:\n\n|figure|ratio|wanted|\n|---|--:|--:|\n")
 	for _, r := range short {
-		p.print("- [%s](%s#%s): %s, wanted %.3g\n", r.Name, tables, r.Name, digits(r.Ratio), r.Target)
+		p.print("|[%s](%s#%s)|%s|%.3g|\n", r.Name, tables, r.Name, digits(r.Ratio), r.Target)
 	}
 }
 

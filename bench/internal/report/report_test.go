@@ -41,7 +41,7 @@ func TestTablesShowEachFigureWithItsVerdictRoundsAndCommand(t *testing.T) {
 	page := b.String()
 	at := -1
 	for _, want := range []string{
-		"These figures miss their targets:\n\n- [dedup-chdb](#dedup-chdb): 1.50, wanted 2\n",
+		"These figures miss their targets:\n\n|figure|ratio|wanted|\n|---|--:|--:|\n|[dedup-chdb](#dedup-chdb)|1.50|2|\n",
 		"- this machine, from 2026-01-01T00:00:00Z to 2026-01-02T00:00:00Z\n",
 		"- that machine, from 2026-01-03T00:00:00Z",
 		"## semel dedup",

@@ -146,13 +146,14 @@ type bound struct {
 var bounds = []bound{
 	{"Redis", "A message needs two scripted writes, and Redis executes scripts on one core: the target is 0.6. Instead, use an embedded store (NATS %s, RabbitMQ %s), or PostgreSQL if messages become rows.", []string{"nats-embedded", "rabbitmq-embedded"}},
 	{"Memory", "A claim hashes the key with a secret, compares 120 bits and records a window. The Go map does none of it, so the target is 0.9.", nil},
-	{"Key and row", "The key is a second row with an index entry, half of the work of the first, so the target of Kafka to PostgreSQL is 0.65. With one message in each transaction, the target is 0.7.", nil},
+	{"Key and row", "The key is a second row with an index entry, half of the work of the first, so the target of Kafka to PostgreSQL is 0.65. With one message in each transaction, the target is 0.6. The origins of keys lengthen each row by 8 bytes, so the target of its size is 1.3.", nil},
 	{"Kafka at least once", "Claims and completions take most of the processor time, and the origins of keys 15 %%. The target is 0.55. A Kafka transaction needs no claims (%s).", []string{"kafka-1s-copy"}},
 	{"Memory of transactions", "Keys take 44 %%, records and buffers the rest: the target beside tuned Kafka Streams is 2.5.", nil},
 	{"Count per minute", "Brokers and reader need 30 %% of the processor time. Of Semel's share, 45 %% decides records and 31 %% commits. The targets beside tuned Kafka Streams are 4, 5.5 and 2.2.", nil},
 	{"Keys of the proxy in PostgreSQL", "A request needs two transactions more, on cores that it shares with the database: the target is 0.5. A service that keeps the keys itself pays the same (%s).", []string{"http-proxy-postgres-own"}},
 	{"NATS to webhook", "A batch of messages needs two syncs of the disk, and without keys none: the target is 0.6.", nil},
 	{"`semel serve`", "About half of the time of a claim is Go's HTTP server: beside one that keeps nothing, the ratio is %s. The target beside Redis is 0.35, and 5 times its p99.", []string{"serve-claim-http"}},
+	{"Polars", "The ratio depends on the machine: an AMD EPYC had 2.03, and 1.76 with keys on disk. The targets are 1.7 and 1.3.", nil},
 	{"Known lines", "A known line is compared with its entry in the store. Those in the order of the day before share a read; each of the others needs one: the target is 0.7.", nil},
 	{"Node client", "A call writes and reads more text than one of ioredis, with scope, lease, token and result, in one thread: the target is 0.65.", nil},
 }

@@ -43,7 +43,7 @@ func TestPageShowsChosenFiguresAndCharts(t *testing.T) {
 		"|**Files**||||\n",
 		"|[read & `write`](../bench/results/README.md#a-one)|2.00 s|Peer\\|1: 3.00|**1.50**|\n",
 		"|[copy](../bench/results/README.md#a-two)|4.00 s|Peer 2: 2.00|**0.5**|\n",
-		"- [a-one](../bench/results/README.md#a-one): 1.50, wanted 2\n",
+		"|[a-one](../bench/results/README.md#a-one)|1.50|2|\n",
 	} {
 		next := strings.Index(text, want)
 		if next <= at {
