@@ -59,7 +59,7 @@ func reportMessages(b *testing.B) {
 }
 
 // RunSinkBenchmarks measures how many messages a second a sink or a session delivers, with
-// as many calls at once as its traits say: one message in each, and batches.
+// as many concurrent calls as its traits say: one message in each, and batches.
 func RunSinkBenchmarks(b *testing.B, h SinkHarness) {
 	b.Helper()
 	for _, batch := range []int{1, 0} {

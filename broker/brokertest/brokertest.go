@@ -115,7 +115,7 @@ type SourcePlace struct {
 	// goroutine calls it, while sources come and go. Where a message is
 	// answered when it is settled, Produce does not wait for that.
 	Produce func(ctx context.Context, list []Numbered) error
-	// Open opens the source. The case with two consumers calls it from two goroutines at once;
+	// Open opens the source. The case with two consumers calls it from two goroutines concurrently;
 	// the others close a source before they open the next.
 	Open func(ctx context.Context) (pipeline.Source, error)
 	// Again deletes the place and its messages, and makes an empty place with the same name: a
@@ -123,7 +123,7 @@ type SourcePlace struct {
 	// A source with positions needs it, and nil is right for the others only.
 	Again func(ctx context.Context) error
 	// Restart ends the server in the hardest way there is, starts it again and
-	// returns when it answers. Defaults to nil: there is none.
+	// returns when it answers. Defaults to nil: there is no server to restart.
 	Restart func(ctx context.Context) error
 	// Server is the address of the server, as host:port, and OpenAt is Open with another
 	// address in its place. The suite listens there, passes on what it gets, loses an answer
@@ -160,7 +160,7 @@ type SinkTarget struct {
 	// Session opens a session whose keys and effects are one. They last from
 	// one session to the next.
 	Session func(ctx context.Context) (pipeline.Session, error)
-	// Effects returns what had its effect, in the order of each partition. It is called
+	// Effects returns the effects that the target has, in the order of each partition. It is called
 	// when no sink is open, or while Restart may run.
 	Effects func(ctx context.Context) ([]Effect, error)
 	// Refused is a body that the target refuses whatever its state is, such as one that is

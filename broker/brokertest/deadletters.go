@@ -105,7 +105,7 @@ func (e deadLetterEnv) keepsAll() {
 	}
 }
 
-// listed returns what the dead-letter store lists, which must be as many as it counts.
+// listed returns the ids that the dead-letter store lists, which must be as many as it counts.
 func (e deadLetterEnv) listed(letters pipeline.DeadLetterStore, of string) (ids []string) {
 	e.Helper()
 	e.must(letters.List(e.Context(), of, func(p *pipeline.Parked) bool {
@@ -230,7 +230,7 @@ func (e deadLetterEnv) misses() {
 	}
 }
 
-// settled returns what the audit log has behind a position.
+// settled returns the settlements that the audit log has behind a position.
 func (e deadLetterEnv) settled(letters pipeline.DeadLetterStore, after int64) (list []pipeline.Settlement) {
 	e.Helper()
 	e.must(letters.Settled(e.Context(), after, func(s pipeline.Settlement) bool {
@@ -380,7 +380,7 @@ func (e deadLetterEnv) settlesAtOnce() {
 	}
 }
 
-// shares has processes park, queue, list and take out at once.
+// shares has processes park, queue, list and take out concurrently.
 func (e deadLetterEnv) shares() {
 	const processes, each = 4, 25
 	var all sync.WaitGroup

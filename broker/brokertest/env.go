@@ -47,8 +47,8 @@ func newEnv(w *watched, most time.Duration, messages, partitions int) env {
 	return e
 }
 
-// byHarness returns a function of the harness, without the label for what it starts: the
-// goroutines of a client with which a harness fills a queue end with the test.
+// byHarness returns a function of the harness, without the label for the goroutines that
+// it starts: those of a client with which a harness fills a queue end with the test.
 func (e *env) byHarness(call func(context.Context) error) func(context.Context) error {
 	if call == nil {
 		return nil

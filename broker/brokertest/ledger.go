@@ -108,7 +108,7 @@ func (l *ledger) hasParked(reason string) bool {
 	return false
 }
 
-// ack notes that a source was told to forget a message.
+// ack notes that a message was acknowledged to its source.
 func (l *ledger) ack(m Numbered) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,7 +147,7 @@ func (l *ledger) missing() string {
 	return fmt.Sprintf("%d of %d: %v", len(list), len(l.produced), list[:min(len(list), 10)])
 }
 
-// check compares what became of the messages with what was produced.
+// check compares what became of the messages with the messages that were produced.
 func (l *ledger) check(ordered bool) {
 	l.tb.Helper()
 	l.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// outcomes counts what a source was told about its messages.
+// outcomes counts the acknowledgements that a source got for its messages.
 type outcomes struct {
 	pipeline.Source
 	// positions: a message whose lease ends on a slow machine, so that it comes twice, is

@@ -81,7 +81,7 @@ func (r *relay) enter(conns ...net.Conn) bool {
 	return !r.gone
 }
 
-// cut ends all connections, and refuses further ones for good.
+// cut ends all connections, and refuses further ones permanently.
 func (r *relay) cut() {
 	r.listener.Close()
 	r.away()
@@ -124,7 +124,7 @@ func (r *relay) pass(from, to, client net.Conn, ends func(l *loss, client net.Co
 	buffer := make([]byte, 0, 2*most)
 	for {
 		n, err := from.Read(buffer[len(buffer) : len(buffer)+most])
-		data := buffer[:len(buffer)+n] // with the end of what came before, because a marker may be cut in two
+		data := buffer[:len(buffer)+n] // with the end of the data before it, because a marker may be cut in two
 		r.mu.Lock()
 		ended := n > 0 && r.loss != nil && ends(r.loss, client, data)
 		if ended {

@@ -69,7 +69,7 @@ func anyPlan(random *rand.Rand) plan {
 	return plan{unavailable, 1}
 }
 
-// next returns what the next attempt at a key meets.
+// next returns the answer that the next attempt at a key meets.
 func (s *script) next(id string) answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()

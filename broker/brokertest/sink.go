@@ -132,7 +132,7 @@ func (e *sinkEnv) runUntilSettled(opts pipeline.Options) {
 }
 
 // delivered notes what a sink says it has delivered: the ledger must know before
-// the source is told.
+// the source does.
 func (e *sinkEnv) delivered(items []*pipeline.Item) {
 	for _, it := range items {
 		if it.Err != nil || it.Decision != semel.Fresh {
@@ -392,7 +392,7 @@ func (e *sinkEnv) check() {
 }
 
 // learn takes from the target what became of keys whose session did not report
-// it: where the answer to a commit is lost it finds the key done when the
+// it. Where the answer to a commit is lost, the session finds the key done when the
 // message comes again, and calls it a duplicate.
 func (e *sinkEnv) learn() {
 	if !e.ledger.commits {
@@ -408,7 +408,7 @@ func (e *sinkEnv) learn() {
 	}
 }
 
-// compare compares the target's effects with what the sink reported. With repeats
+// compare compares the target's effects with the deliveries that the sink reported. With repeats
 // an effect may come twice, and one whose outcome was unknown may be there.
 func (e *sinkEnv) compare(repeats bool) {
 	e.Helper()

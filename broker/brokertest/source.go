@@ -55,8 +55,8 @@ func (e *sourceEnv) partition() int {
 	return len(e.next) - 1
 }
 
-// marks makes a message in each partition. Where partitions have an order, all that comes
-// again of what was produced before has come when they have.
+// marks makes a message in each partition. Where partitions have an order, all earlier
+// messages that come again have come when the marks have.
 func (e *sourceEnv) marks() []Numbered {
 	if e.apart {
 		return e.number(1)

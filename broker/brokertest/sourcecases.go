@@ -126,7 +126,7 @@ func (e *sourceEnv) close(ctx context.Context, s *spy) {
 	}
 }
 
-// remembersAcks acknowledges some messages, in any order and by many at once.
+// remembersAcks acknowledges some messages, in any order and concurrently.
 // After the source is opened again all others must come; those before the first
 // of them must not.
 func (e *sourceEnv) remembersAcks() {
@@ -303,7 +303,7 @@ func (e *sourceEnv) restarts() {
 	}
 }
 
-// tellsAll compares what a source tells about a message with what was produced.
+// tellsAll compares what a source tells about a message with the message that was produced.
 func (e *sourceEnv) tellsAll() {
 	e.apart = e.harness.Blocking
 	ctx, cancel := e.context()
@@ -350,7 +350,7 @@ func (e *sourceEnv) tellsAll() {
 	e.close(ctx, source)
 }
 
-// sharesMessages has two pipelines read at once. One of them ends in the middle.
+// sharesMessages has two pipelines read concurrently. One of them ends in the middle.
 func (e *sourceEnv) sharesMessages() {
 	if e.harness.Alone {
 		e.readsAlone()
@@ -400,7 +400,7 @@ func (e *sourceEnv) readsAlone() {
 	reading, end := context.WithTimeout(ctx, 5*quiet)
 	got, _ := second.Read(reading) // its error is that of its context, or says that it is not alone
 	end()
-	if len(got) == 0 { // it waits and the first goes on, or it is slow
+	if len(got) == 0 { // it waits and the first continues, or it is slow
 		e.eitherReads(ctx, more, first, second)
 	}
 	switch {
@@ -415,8 +415,8 @@ func (e *sourceEnv) readsAlone() {
 	e.closeLate(ctx, first)
 }
 
-// eitherReads has consumers read at once until one of them has all of these messages. Another one
-// may end with an error, which says that it is not alone.
+// eitherReads has consumers read concurrently until one of them has all of these messages.
+// Another one may end with an error, which says that it is not alone.
 func (e *sourceEnv) eitherReads(ctx context.Context, list []Numbered, of ...*spy) {
 	reading, end := context.WithTimeout(ctx, e.patience)
 	defer end()
@@ -517,7 +517,7 @@ func (e *sourceEnv) acksInOutage() {
 	wait := e.produce(ctx, list)
 	items := e.readAll(ctx, source, list)
 	wait()
-	held := list[n-2:] // which nobody settles here: with them, all comes again that does
+	held := list[n-2:] // which are not settled here: with them, all comes again that does
 	mine := func(it *pipeline.Item) bool {
 		m, ok := e.ledger.knows(it.Message.Body)
 		return ok && !slices.ContainsFunc(held, func(h Numbered) bool { return h.Partition == m.Partition && h.Place == m.Place })

@@ -234,7 +234,7 @@ func explain(path string, err error) error {
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF): // of its compression
 		return unusable("%s ends in the middle", path)
-	case err == io.EOF: // somebody has just cut it
+	case err == io.EOF: // a process has just cut it
 		return fmt.Errorf("file: %s ends in the middle", path)
 	case ofSystem || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrClosed):
 		return fmt.Errorf("file: read %s: %w", path, err)
@@ -243,7 +243,7 @@ func explain(path string, err error) error {
 }
 
 // unusable returns an error that ends a pipeline: the content of a file is read again in vain
-// until somebody corrects it. What was read before it is settled or comes again.
+// until an operator corrects it. What was read before it is settled or comes again.
 func unusable(format string, args ...any) error {
 	return semel.Permanent(fmt.Errorf("file: "+format, args...))
 }

@@ -171,7 +171,7 @@ func printOf(file *os.File, offset int64, packed bool) (string, error) {
 }
 
 // resume finds the saved position of a file and removes it from the known ones.
-// In doubt there is none. The file was then rewritten if a position of it is known.
+// In doubt it finds none. The file was then rewritten if a position of it is known.
 func (s *Source) resume(file *os.File, id identity, path string, packed bool) (entry, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -75,8 +75,8 @@ type failure struct {
 	text   string // the cause for people, without a part of a message
 	err    error  // the cause, perhaps with parts of the message
 	remedy string
-	single bool // the message may be the only one that fails so, even if it is the first
-	alone  bool // one is enough for a doubt, although others were right
+	single bool // the message may be the only one that fails so, even if it is the first.
+	alone  bool // one is enough for a doubt, although others were right.
 	// stranger says that anyone may have sent it. It does not make the source not ready.
 	stranger bool
 }
@@ -108,8 +108,8 @@ func (d *doubts) fails(of *row, f *failure, m *semel.Message) string {
 	return explain
 }
 
-// note counts a failure. It returns the doubt that there is now, if any, and what the log must
-// have, if anything.
+// note counts a failure. It returns the doubt that there is now, if any, and the text for the
+// log, if any.
 func (d *doubts) note(of *row, f *failure) (explain, tell string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -126,7 +126,7 @@ func (d *doubts) note(of *row, f *failure) (explain, tell string) {
 		explain = fmt.Sprintf("every message since the start was %s: %s", f.verb, f.text)
 	case of.failed[f.cause] >= mostAlike:
 		explain = fmt.Sprintf("%d messages, and none in between that succeeded, were %s: %s", mostAlike, f.verb, f.text)
-	case of == &d.signatures && of.explain == "" && mayTell: // it is no doubt, but somebody may look for it
+	case of == &d.signatures && of.explain == "" && mayTell: // it is no doubt, but an operator may look for it
 		of.toldAt = of.last
 		return "", "a request was " + f.verb + ": " + f.text
 	default:

@@ -469,7 +469,7 @@ func (s *Source) Read(ctx context.Context) (items []*pipeline.Item, err error) {
 // mostRead is how many messages one Read returns at most.
 const mostRead = 100
 
-// next returns the next request. Unless it may wait, it returns nil if there is none.
+// next returns the next request. Unless it may wait, it returns nil if there is no request.
 func (s *Source) next(ctx context.Context, mayWait bool) (*request, error) {
 	if !mayWait {
 		select {

@@ -339,7 +339,7 @@ func (s *Source) fromStart(of []cluster.Partition) error {
 		start[id.Topic][id.Number] = kgo.EpochOffset{Epoch: -1} // the client finds the start if offset 0 was deleted
 		s.tellStart(id.Topic, id.Number)
 	}
-	s.client.SetOffsets(start) // partitions that were revoked meanwhile are left out
+	s.client.SetOffsets(start) // partitions that have been revoked are left out
 	return nil
 }
 

@@ -102,13 +102,13 @@ type SourceOptions struct {
 type Source struct {
 	opts       SourceOptions
 	client     *kgo.Client
-	disconnect context.CancelFunc // ends all requests of the client, even those that it waits for
-	stop       context.CancelFunc // ends the periodic commits
-	give       context.CancelFunc // cancels the commit in flight
-	done       chan struct{}      // closed after the last commit
-	idle       chan struct{}      // has room for one signal that a partition has caught up
+	disconnect context.CancelFunc // ends all requests of the client, even those that it waits for.
+	stop       context.CancelFunc // ends the periodic commits.
+	give       context.CancelFunc // cancels the commit in flight.
+	done       chan struct{}      // closed after the last commit.
+	idle       chan struct{}      // has room for one signal that a partition has caught up.
 
-	unknown map[string]time.Time // since when; owned by the reading goroutine
+	unknown map[string]time.Time // since when; owned by the reading goroutine.
 	doubted []string             // topics that match and may be deleted; owned by the reading goroutine
 	left    []string             // topics that match and whose records were dropped; owned by the reading goroutine
 	ids     map[string]string    // the identities of topics; owned by the reading goroutine
@@ -277,7 +277,7 @@ func (s *Source) poll(ctx context.Context) ([]*pipeline.Item, error) {
 	return s.items(fetches), nil
 }
 
-// refusal is why brokers do not let the source read: a password or a right that somebody
+// refusal is why brokers do not let the source read: a password or a right that an operator
 // can grant at the brokers.
 type refusal struct {
 	err error
@@ -299,7 +299,7 @@ func (s *Source) refused(topic string, partition int32, err error) {
 	}
 }
 
-// isRefused returns what the brokers refuse now, or nil.
+// isRefused returns the error with which the brokers refuse the source now, or nil.
 func (s *Source) isRefused() error {
 	if r := s.refusal.Load(); r != nil && time.Since(r.at) <= refusedFor {
 		return r.err
@@ -704,8 +704,8 @@ func (s *Source) send(ctx context.Context, offsets map[string]map[int32]kgo.Epoc
 }
 
 // Lag returns the backlog, as in pipeline.SourceTraits. For each partition of this member
-// it returns the distance from the committed offset to the end, without the records that are
-// settled and not committed yet, such as those behind one that waits for its next try.
+// it returns the distance from the committed offset to the end. Records that are settled and
+// not committed yet, such as those behind one that waits for its next try, do not count.
 // Transaction markers and records of open transactions count.
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	var held []cluster.Partition

@@ -10,8 +10,8 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 )
 
-// denied are the calls that end when the server denies a right. The server answers a
-// request without a right to nobody: it only sends an error for the whole connection, and
+// denied are the calls that end when the server denies a right. The server does not
+// answer a request without a right: it only sends an error for the whole connection, and
 // the request would wait until its time is over.
 type denied struct {
 	mu    sync.Mutex // guards calls

@@ -21,7 +21,7 @@ type holding[T any] struct {
 	about T
 }
 
-// add returns what is known of the aggregate of an item.
+// add holds the aggregate of an item, unless it is held, and returns the data about it.
 func (h *holds[T]) add(it *pipeline.Item) *T {
 	held := h.at(it)
 	if held == nil {

@@ -109,7 +109,7 @@ func decodeHeaders(text []byte) ([]semel.Header, error) {
 
 const blanks = " \t\r\n"
 
-// cutByte returns what is behind the first byte that is no blank, if that is b.
+// cutByte returns the text behind the first byte that is no blank, if that byte is b.
 func cutByte(text []byte, b byte) (rest []byte, ok bool) {
 	text = bytes.TrimLeft(text, blanks)
 	if len(text) == 0 || text[0] != b {

@@ -157,7 +157,7 @@ func (of *session) holds(r *row, t *txn) bool {
 func (of *session) offer(into []*pipeline.Item, r *row, t *txn) []*pipeline.Item {
 	p := of.partitionOf(orderOf(r))
 	if p.paused || len(p.behind) > 0 {
-		p.behind = append(p.behind, behindRow{r.seq, t}) // also of a held aggregate: earlier rows of it may be there
+		p.behind = append(p.behind, behindRow{r.seq, t}) // even if the aggregate is held: earlier rows of it may be there
 		of.behind++
 		return into
 	}

@@ -139,7 +139,7 @@ func (s *slot) publish() string {
 	return `CREATE PUBLICATION ` + pgx.Identifier{s.name}.Sanitize() + ` FOR TABLE ` + s.table + ` WITH (publish = 'insert')`
 }
 
-// forget is the SQL that drops the slot and what is known of it.
+// forget is the SQL that drops the slot and its row in the table of slots.
 func (s *slot) forget() string {
 	return fmt.Sprintf("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '%s'; DELETE FROM %s WHERE slot = '%[1]s'", s.name, s.slots)
 }

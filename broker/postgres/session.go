@@ -219,7 +219,7 @@ type effectError struct {
 // Error implements error.
 func (e *effectError) Error() string { return "the effect failed: " + e.said.Error() }
 
-// Unwrap returns what the guard sees.
+// Unwrap returns the error that the guard sees.
 func (e *effectError) Unwrap() error { return e.err }
 
 // call calls the handler for an item.

@@ -54,13 +54,13 @@ func silent(ctx context.Context, err error) error {
 }
 
 // silence is the error of a call that was ended because its server does not answer. It
-// hides the end of the context, because nobody gave up the call. It keeps the class.
+// hides the end of the context, because no caller gave up the call. It keeps the class.
 type silence struct{ err error }
 
 // Error implements error.
 func (e *silence) Error() string { return ErrSilent.Error() + ": " + e.err.Error() }
 
-// Unwrap returns ErrSilent, and what the call leaves open or settles.
+// Unwrap returns ErrSilent and the classes of the call's error.
 func (e *silence) Unwrap() []error {
 	wraps := []error{ErrSilent}
 	for _, class := range []error{semel.ErrOutcomeUnknown, semel.ErrStoreUnavailable} {

@@ -57,7 +57,7 @@ WHERE typtype <> 'd' AND (within OR typcategory <> 'A')`
 const columnsSQL = `SELECT attname::text, pg_catalog.format_type(atttypid, atttypmod) FROM pg_catalog.pg_attribute
 WHERE attrelid = pg_catalog.to_regclass($1::text) AND attnum > 0 AND NOT attisdropped`
 
-// known reports whether learn needs not ask the server.
+// known reports whether learn does not need to ask the server.
 func (w *writer) known() bool {
 	t := w.targets.Load()
 	return t != nil && time.Since(t.asked) < typesLast

@@ -138,7 +138,7 @@ const planWithin = time.Second
 
 // refused asks the server whether it refuses the statement of a message: a table, a column or a
 // privilege may be missing. It executes nothing. An error that says nothing about the statement
-// is none.
+// is not a refusal.
 func (w *writer) refused(ctx context.Context, with func(context.Context, func(*pgx.Conn) error) error) error {
 	ctx, cancel := context.WithTimeout(ctx, planWithin)
 	defer cancel()

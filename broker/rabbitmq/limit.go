@@ -39,7 +39,7 @@ func majorOf(version string) int {
 	return n
 }
 
-// endless reports whether a delivery limit is none.
+// endless reports whether a delivery limit stands for no limit.
 func endless(limit int64, major int) bool { return limit < 0 && major >= 4 }
 
 // deliveryLimit returns how often the server delivers a message of a queue. It asks the
@@ -106,7 +106,7 @@ func limitOf(queue string, setting int64, set bool, major int) (inbox.Limit, err
 }
 
 // inequivalent is the server's answer to a declaration of a queue that has another value
-// of an argument. The value is quoted unless it is none.
+// of an argument. Any value except none is quoted.
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']+)' .* current is (?:the value )?(none|'[^']*')(?: of type '([^']+)')?`)
 
 // limitArgument returns the delivery limit among the arguments of a queue. AMQP has no

@@ -397,7 +397,7 @@ func (p *Publisher) Ready(ctx context.Context) error {
 const closeLimit = time.Second
 
 // Close closes the connection. It waits for the server at most until ctx ends, and no longer
-// than a second: what was published is confirmed or given up, and a server that is out of
+// than a second: what was published is confirmed or given up. A server that is out of
 // memory or disk does not answer. The error is always nil.
 func (p *Publisher) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeLimit)

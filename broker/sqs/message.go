@@ -86,7 +86,7 @@ func encode(body []byte, headers []semel.Header, first func(name string) bool) (
 		}
 	}
 	if single < len(headers) || single > room {
-		room-- // for what is packed
+		room-- // for the packed headers
 		for _, firstOnes := range []bool{true, false} {
 			for i := len(headers) - 1; i >= 0 && single > room; i-- {
 				if !pack[i] && first(headers[i].Name) == firstOnes {

@@ -217,8 +217,8 @@ func statusOf(err error) int {
 }
 
 // refused classifies the error of a request with one message, or of a request that
-// is refused as a whole. If the content of a message is not the cause, the server is, or
-// what is between: the queue is missing, this process may not write to it, or a proxy
+// is refused as a whole. If the content of a message is not the cause, the server or
+// a component in between is. The queue is missing, this process may not write to it, or a proxy
 // answers with a page of its own. Only an answer that says so proves that nothing was
 // stored.
 func refused(ctx context.Context, err error) error {

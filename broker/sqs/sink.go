@@ -182,7 +182,7 @@ func isOfQueue(err error) bool {
 	return missing || Denied(err)
 }
 
-// publication returns what is sent to a queue for an item.
+// publication returns the message that is sent to a queue for an item.
 func (s *Sink) publication(to *Publisher, it *pipeline.Item) *Publication {
 	headers := header.Output(it, s.opts.Name)
 	body, attributes := encode(it.Message.Body, headers, func(name string) bool { return header.IsKey(name) || name == pipeline.RedriveHeader })

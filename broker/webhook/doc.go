@@ -1,6 +1,6 @@
 // Package webhook is a sink that sends each message as an HTTP request.
 //
-// The request carries what the target needs to have an effect only once: the
+// The request carries what the target needs to have an effect only once. That is the
 // key in Idempotency-Key, the number of the attempt in Semel-Attempt, and the fencing
 // token of the claim in Semel-Token. It also has Semel-Scope and Semel-Pipeline, and
 // Semel-Redrive if the message was redriven. The status of the answer decides whether the message is delivered,

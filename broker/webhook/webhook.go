@@ -298,7 +298,7 @@ func (s *Sink) status(resp *http.Response, body []byte) error {
 		// accept others.
 		return pipeline.Unavailable(err, after)
 	case code == http.StatusBadGateway, code == http.StatusGatewayTimeout:
-		return pipeline.Unavailable(fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err), after) // of what is before the target
+		return pipeline.Unavailable(fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err), after) // from a proxy before the target
 	case code >= 500, code == http.StatusForbidden, code == http.StatusRequestTimeout, code == http.StatusConflict, code == http.StatusTooEarly, code == http.StatusTooManyRequests:
 		return pipeline.Retry(err, after)
 	case code >= 300 && code < 400:

@@ -38,8 +38,8 @@ type Handshake struct {
 	TokenAt, Token string
 	// Allowed are the challenges that are answered. Nil is all.
 	Allowed []string
-	// Note says for the log what the request means, and NoteAt is the place of what it is about.
-	// Ends says that no messages come any more. Without a Note, the log has nothing.
+	// Note says for the log what the request means, and NoteAt is the place of its subject.
+	// Ends says that no more messages come. Without a Note, the log has nothing.
 	Note, NoteAt string
 	Ends         bool
 	// visitAt is the place of an address that is visited, with visit.

@@ -1,6 +1,6 @@
 package provider
 
-// Preset is how a well-known sender signs its requests, and how its messages are told apart.
+// Preset is how a well-known sender signs its requests, and how its messages are distinguished.
 type Preset struct {
 	Name string
 	// Title is the name of the sender in texts.

@@ -147,7 +147,7 @@ func endsAddress(content []piece) bool {
 	return true
 }
 
-// Check returns what is wrong with the signed content of a scheme.
+// Check returns the problem with the signed content of a scheme, or nil.
 func (s *Scheme) Check() error {
 	_, err := s.pieces()
 	return err

@@ -138,7 +138,7 @@ func NewSNS(opts *SNSOptions) (*SNS, error) {
 	}}, nil
 }
 
-// CheckHost returns what is wrong with one of SNSOptions.Hosts.
+// CheckHost returns the problem with one of SNSOptions.Hosts, or nil.
 func CheckHost(host string) error {
 	if strings.HasPrefix(host, "https://") {
 		return errors.New("leave https:// out: it is the default")
@@ -402,7 +402,7 @@ func unfetched(err error) error {
 	return &UnavailableError{Err: fmt.Errorf("the certificate was not fetched: %w", err), MadeUp: answered}
 }
 
-// get returns what is at an address.
+// get returns the content at an address.
 func (s *SNS) get(ctx context.Context, u *url.URL) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {

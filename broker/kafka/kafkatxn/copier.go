@@ -255,7 +255,7 @@ func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches)
 	return nil
 }
 
-// notes returns what is committed with the offsets of the inputs.
+// notes returns the notes that are committed with the offsets of the inputs.
 func (c *copier) notes() map[cluster.Partition]string {
 	notes := map[cluster.Partition]string{}
 	for topic, size := range c.t.sources {

@@ -23,18 +23,18 @@ type health struct {
 	silent  func(error) bool // whether an error means that no broker answered
 
 	mu      sync.Mutex       // guards the fields below
-	client  *kgo.Client      // for requests to brokers; nil before Run
-	looked  bool             // everything that is needed was found
-	lacking error            // why not everything was found
-	failing map[string]error // why members restart, by name
-	stalled error            // why a partition is held up
-	open    string           // the transaction that holds one up and will end, or ""
-	passing bool             // at the last look at the progress, all waited for that one
-	since   time.Time        // when that was reported
-	paused  time.Time        // start of a reported pause, or zero
-	quiet   error            // why the brokers did not answer the last look at partitions
-	doing   map[string]task  // what members do, by name; none for an idle one
-	settled uint64           // records and results that were committed
+	client  *kgo.Client      // for requests to brokers; nil before Run.
+	looked  bool             // everything that is needed was found.
+	lacking error            // why not everything was found.
+	failing map[string]error // why members restart, by name.
+	stalled error            // why a partition is held up.
+	open    string           // the transaction that holds one up and will end, or "".
+	passing bool             // at the last look at the progress, all waited for that one.
+	since   time.Time        // when that was reported.
+	paused  time.Time        // start of a reported pause, or zero.
+	quiet   error            // why the brokers did not answer the last look at partitions.
+	doing   map[string]task  // what members do, by name; none for an idle one.
+	settled uint64           // records and results that were committed.
 }
 
 // task is what a member does, in words, and with how many records.
@@ -85,8 +85,8 @@ func (h *health) progress() (settled uint64, busy bool) {
 	return h.settled, busy || h.passing
 }
 
-// work returns the records in progress, and what the members wait for. err is why that
-// fails, if this is known.
+// work returns the number of records in progress, and the list of things for which the members
+// wait. err is why that fails, if this is known.
 func (h *health) work() (records int, what string, err error) {
 	_, _, err = h.look()
 	h.mu.Lock()

@@ -62,8 +62,8 @@ func (s *slot) marked(n marks.Note) {
 	s.note = n
 }
 
-// withMark returns what is committed with an offset: the offsets of records that wait, and
-// the note.
+// withMark returns the metadata that is committed with an offset: the offsets of records that
+// wait, and the note.
 func withMark(waiting string, n *marks.Note) string {
 	if waiting == "" {
 		return n.String()
@@ -141,7 +141,7 @@ func (t losses) acceptLoss(topic string) string {
 	return fmt.Sprintf("stop all instances, wait until the group is empty, and remove the notes from its offsets: kafka-consumer-groups.sh --bootstrap-server ADDRESS --group %s --topic %s --reset-offsets --to-current --execute", t.chain.Group, topic)
 }
 
-// agreed repeats a look that finds damage after intactEvery, and returns what the second one finds.
+// agreed repeats a look that finds damage after intactEvery, and returns the result of the second one.
 // One broker that lags behind the others may know only a topic that was replaced.
 func agreed(ctx context.Context, look func() error) error {
 	err := look()
@@ -313,7 +313,7 @@ func (t losses) sameTopics(ctx context.Context, missing map[string]bool) error {
 		topic := found[name]
 		gone := errors.Is(topic.Err, kerr.UnknownTopicOrPartition)
 		switch {
-		case gone && missing[name] && holds[name]: // a broker that has just started knows no topics
+		case gone && missing[name] && holds[name]: // a broker that has just started knows no topics.
 			return cluster.Damaged("kafka: topic %s, which holds what the pipeline remembers, was deleted: stop the pipeline, and start it again to see what can be done", name)
 		case topic.Err == nil && state.ID(topic.ID) != id && topic.ID != (kadm.TopicID{}) && id != (state.ID{}):
 			return cluster.Damaged("kafka: topic %s was deleted and made again while the pipeline used it: start the pipeline again to see what can be done", name)

@@ -136,7 +136,7 @@ type KeyOptions struct {
 // there are.
 type Member struct {
 	// Instance is unique among the processes of the group, and stays the same after a
-	// restart: the broker then returns the partitions immediately, and ends the
+	// restart. The broker then returns the partitions immediately, and ends the
 	// transactions that the previous process left open. Defaults to Group and "-0".
 	Instance string
 	// TransactionalID is the prefix of the names of the transactional producers.
@@ -336,7 +336,7 @@ func (o *TransactorOptions) validate() error {
 	return wrong.Err()
 }
 
-// chain returns the operators and what they need of the options.
+// chain returns the operators and the options that they need.
 func (o *TransactorOptions) chain() *operator.Plan {
 	c := &operator.Options{
 		Name: o.Name, Group: o.Group, Rule: o.Key.Rule, Scope: o.Key.Scope, OnMissing: o.Key.OnMissing, Unwrap: o.Unwrap, Window: o.Window,
@@ -440,7 +440,7 @@ func (o *TransactorOptions) parksWithoutRow() bool {
 
 // linger is how long outputs wait for a full batch, since each batch costs the brokers
 // an append and a fetch by each replica. It is well below an interval, so that early
-// outputs are not written together with the changelog at the end: the broker adds one
+// outputs are not written together with the changelog at the end. The broker adds one
 // partition at a time to a transaction, and the second would be retried after a pause.
 func (l Limits) linger() time.Duration {
 	return min(l.Interval/3, 100*time.Millisecond)

@@ -103,8 +103,8 @@ func (s *session) stopRestoring() {
 type restorer struct{ *Transactor }
 
 // bringUpToDate reads the part of each changelog that the copy on disk lacks, up to a
-// barrier that it writes first. All commits of an earlier owner are before the barrier:
-// the owner wrote its changelog before it committed, and it cannot commit any longer
+// barrier that it writes first. All commits of an earlier owner are before the barrier.
+// The owner wrote its changelog before it committed, and it cannot commit any longer
 // since the group assigned the partition to this process. Reading only committed
 // records waits for open transactions before the barrier.
 func (t restorer) bringUpToDate(ctx context.Context, s *session, parts []*part) error {

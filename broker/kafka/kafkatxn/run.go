@@ -215,9 +215,9 @@ func (t *Transactor) held() (decided, copied []cluster.Partition) {
 	return decided, slices.Collect(maps.Keys(t.copying))
 }
 
-// Gauges returns the gauges of pipeline.SourceTraits: of the state of an operator in each
-// partition that this process has, the number of values, their bytes, and how far its watermark
-// is behind the clock; and of each table, its rows and its lag.
+// Gauges returns the gauges of pipeline.SourceTraits. Those of the state of an operator in
+// each partition that this process has are the number of values, their bytes, and how far the
+// watermark is behind the clock. Those of each table are its rows and its lag.
 func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 	if !t.chain.HasState() && len(t.chain.Tables) == 0 {
 		return nil, fmt.Errorf("kafka: no operator has a state, and there are no tables: %w", errors.ErrUnsupported)
@@ -278,8 +278,8 @@ func (t *Transactor) openTables() error {
 
 // Ready implements doctor.Readier. It returns nil or the reason why the Transactor does not work.
 // Run has not started, a topic is missing, no broker answers, or a member has not worked since an
-// error. Or a transaction without an end holds up a partition, a right is missing on a topic with
-// state (looked for every 10 seconds), or the Transactor stalls (see
+// error. Or a transaction without an end holds up a partition, or a right is missing on a topic with
+// state (looked for every 10 seconds). Or the Transactor stalls (see
 // pipeline.EventStalled) for another reason than a transaction that will end. It blocks until ctx
 // ends at most and may be called at any time.
 func (t *Transactor) Ready(ctx context.Context) error {

@@ -52,7 +52,7 @@ type Transactor struct {
 	clock       *clock.Clock
 
 	admin  *kgo.Client         // not transactional: metadata, offsets, barriers
-	topics map[string]state.ID // also of inputs
+	topics map[string]state.ID // those of inputs too
 	// identities are those of the inputs, by name, if the key needs a position.
 	identities  map[string]string
 	sizes       map[string]int32 // number of partitions by input topic

@@ -31,8 +31,8 @@ type Trial struct {
 	done map[string]map[int32]kgo.EpochOffset
 	// written are the records of the open transaction but for those of changelogs.
 	written []*kgo.Record
-	aside   pipeline.Event // of the last message that was parked or dropped
-	early   []*kgo.Record  // what the time of the last message has released
+	aside   pipeline.Event // of the last message that was parked or dropped.
+	early   []*kgo.Record  // what the time of the last message has released.
 	// copier chooses partitions with a Repartition, and sent is how many messages came from
 	// each partition then.
 	copier *copier
@@ -158,7 +158,7 @@ func (t *Trial) place(ctx context.Context, from cluster.Partition, r *kgo.Record
 
 // foresee moves the watermark by a record that is decided next. With Keep.First, a session
 // releases what is due of the record's key before it decides the record. Here that is a
-// transaction of its own, so that its outputs are told apart from those of the record.
+// transaction of its own, so that its outputs are separate from those of the record.
 func (t *Trial) foresee(ctx context.Context, p *part, r *kgo.Record) error {
 	if !p.Foresee(r, t.s.t.now()) {
 		return nil
@@ -198,7 +198,7 @@ func (t *Trial) open() bool {
 // mostLooks bounds how often one Pass looks for quiet partitions.
 const mostLooks = 100_000
 
-// settle looks for quiet partitions, as a session does, and writes what is due.
+// settle looks for quiet partitions, as a session does, and writes the results that are due.
 func (t *Trial) settle(ctx context.Context, released *[]*kgo.Record) error {
 	if t.s.t.chain.Times.Idle < semel.Forever && t.open() {
 		t.s.t.source.settle(t.s, t.s.t.now(), t.sent, t.listEnds())
@@ -206,7 +206,7 @@ func (t *Trial) settle(ctx context.Context, released *[]*kgo.Record) error {
 	return t.release(ctx, released)
 }
 
-// release writes what is due.
+// release writes the results that are due.
 func (t *Trial) release(ctx context.Context, released *[]*kgo.Record) error {
 	for t.s.due() {
 		t.aside = pipeline.Event{}

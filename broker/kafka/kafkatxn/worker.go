@@ -107,7 +107,7 @@ func (w *worker) learn(ctx context.Context) error {
 	return nil
 }
 
-// writeChangelogs writes what the open transaction changes in the states of partitions.
+// writeChangelogs writes the changes of the open transaction in the states of partitions.
 func (w *worker) writeChangelogs() error {
 	for _, p := range w.touched {
 		for _, l := range p.slot.logs {
@@ -266,8 +266,8 @@ func (w *worker) resume(ctx, calls context.Context, fetches kgo.Fetches) error {
 	return nil
 }
 
-// notes returns what is committed with the offsets of partitions. A note is also changed by a
-// commit, so it adds the present offsets of partitions of which nothing was read.
+// notes returns the notes that are committed with the offsets of partitions. A note is also
+// changed by a commit, so it adds the present offsets of partitions of which nothing was read.
 func (w *worker) notes() map[cluster.Partition]string {
 	notes := map[cluster.Partition]string{}
 	for _, p := range w.s.parts {

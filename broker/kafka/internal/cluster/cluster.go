@@ -99,8 +99,8 @@ func ask(ctx context.Context, broker *kgo.Broker, req kmsg.Request, within time.
 	return err
 }
 
-// Refused reports whether brokers refused a user, a right, or a member beside the present
-// ones. Somebody can change that at the brokers.
+// Refused reports whether brokers refused a user, a right, or a member in addition to the
+// present ones. An operator can change that at the brokers.
 func Refused(err error) bool {
 	return IsAny(err,
 		kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState, kerr.GroupAuthorizationFailed, kerr.TopicAuthorizationFailed,

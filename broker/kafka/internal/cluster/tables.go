@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TableProblem returns what is wrong with the settings of a table's topic, or "". A topic
+// TableProblem returns the problem with the settings of a table's topic, or "". A topic
 // must keep the newest record of each key, and former ones for the history. Settings that
 // are not visible are trusted.
 func TableProblem(settings map[string]string, history time.Duration) (found, cost, remedy string) {

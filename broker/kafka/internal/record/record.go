@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Names of headers of parked records, beside those of package header.
+// Names of headers of parked records, in addition to those of package header.
 const (
 	HeaderReason   = "semel-reason"
 	HeaderError    = "semel-error"

@@ -16,17 +16,17 @@ import (
 // A record of the changelog says which keys one partition of the input learned
 // in one transaction. All its numbers are little-endian:
 //
-//	version (1), kind (1), checksum of the key rule (2), count (2), checksum of the scope (2)
-//	secret (16): of the partition's digests
-//	topic (16): the id of the input topic
-//	stream time, base time (8 each): milliseconds since the Unix epoch
-//	base offset (8)
+//	version (1), kind (1), checksum of the key rule (2), count (2), checksum of the scope (2);
+//	secret (16): of the partition's digests;
+//	topic (16): the id of the input topic;
+//	stream time, base time (8 each): milliseconds since the Unix epoch;
+//	base offset (8);
 //	count times: digest (16), time - base time (4), offset - base offset (4)
 //
 // Checksums are 0 in records that were written without them.
 //
 // A barrier has the kind 2, no entries, and 16 bytes at the place of the secret
-// that no other barrier has. Whoever has read up to its own barrier has read
+// that no other barrier has. A process that has read up to its own barrier has read
 // all that was committed before it was written.
 const (
 	version     = 1
@@ -46,7 +46,7 @@ const (
 //	number of inputs; for each its name, behind its length
 //	for each entry: number of its input, counted from 1; partition; offset
 //
-// All numbers are uvarints. An entry of a topic that is no input any more has the
+// All numbers are uvarints. An entry of a topic that is no longer an input has the
 // number 0 alone.
 const (
 	HeaderOrigins = "semel-origins"

@@ -28,9 +28,9 @@ const (
 	// An entry of a run has a digest without its last byte (16), the tick of its expiry (8), and
 	// the mark of its record (8).
 	entrySize = 32
-	// The meta of a run has the positions before and behind its records, its times, the checksum
-	// of its last record, the number of the oldest file, how long keys count (8 each), and a record
-	// without entries.
+	// The meta of a run has seven numbers (8 each), and a record without entries. The numbers are
+	// the positions before and behind the records of the run, its times, the checksum of its last
+	// record, the number of the oldest file, and how long keys count.
 	metaNumbers = 7
 	metaSize    = 8*metaNumbers + headerSize
 )
@@ -53,7 +53,7 @@ func filesOf(text string) (of state.Extent, ok bool) {
 	return of, n == 2 && err == nil && 0 < of.First && of.First <= of.Last && name(&of) == text
 }
 
-// meta returns what is in the header of the run.
+// meta returns the content of the header of the run.
 func (r *keyRun) meta() []byte {
 	b := make([]byte, 0, metaSize)
 	for _, n := range []int64{r.of.From, r.of.Next, r.begun, r.ended, int64(r.of.Sum), int64(r.of.Oldest), int64(r.keep)} {

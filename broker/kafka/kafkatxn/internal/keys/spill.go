@@ -84,7 +84,7 @@ func (t *task) isDone() bool {
 	}
 }
 
-// end ends a task, if there is one, and returns what it made.
+// end ends a task, if there is one, and returns the run that it made.
 func (t *task) end() *keyRun {
 	if t == nil {
 		return nil
@@ -156,7 +156,7 @@ func (s *spilled) open(of state.Extent) (damaged bool, err error) {
 	return true, nil
 }
 
-// extent returns what the runs replace.
+// extent returns the extent that the runs replace.
 func (s *spilled) extent() state.Extent {
 	if len(s.runs) == 0 {
 		return state.Extent{}
@@ -294,7 +294,7 @@ func (s *spilled) tidy() error {
 func (s *spilled) close() {
 	for _, t := range []*task{s.writing, s.merging} {
 		if made := t.end(); made != nil {
-			made.Close() // nobody has read it
+			made.Close() // it was never read
 		}
 	}
 	for _, r := range slices.Concat(s.runs, s.dead) {

@@ -128,7 +128,7 @@ func New(o *Options) *State {
 
 func (s *State) Expect(bytes int64) { s.committed = table.New[uint64](bytes / EntrySize) }
 
-// Detach implements state.State. Keys that have left memory are only in files beside the copy.
+// Detach implements state.State. Keys that have left memory are only in files next to the copy.
 func (s *State) Detach() bool { return len(s.spilled.runs) == 0 }
 
 // Load implements state.Spiller.

@@ -111,7 +111,7 @@ func (o *remembering) fresh(ctx context.Context, r *Record) (Outcome, error) {
 	return o.pass(ctx, r, &o.Counts.Fresh)
 }
 
-// pass passes a record on, and counts it unless it is late for the next operators or is to be
+// pass passes a record on, and counts it unless it is late for the next operators or must be
 // decided again.
 func (o *remembering) pass(ctx context.Context, r *Record, count *int) (Outcome, error) {
 	outcome, err := o.next.Process(ctx, r)

@@ -23,8 +23,8 @@ type Operator interface {
 // Emitter is an operator that writes results of its state.
 type Emitter interface {
 	Operator
-	// Due reports whether results must be written now. With early, it also tells of results
-	// that may change later.
+	// Due reports whether results must be written now. With early, results that may
+	// change later count too.
 	Due(early bool) bool
 	// Emit writes at most a number of results that are due, and returns how many.
 	Emit(ctx context.Context, most int) (n int, err error)

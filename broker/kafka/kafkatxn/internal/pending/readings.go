@@ -42,7 +42,7 @@ func (r *Readings) Ended() int {
 }
 
 // Begin begins a reading, which repeats read until it succeeds. stuck is called once if that
-// takes long. then is called when Ended tells of the end, maybe after Stop has returned. The
+// takes long. then is called when Ended reports the end, maybe after Stop has returned. The
 // last reading must have ended.
 func (r *Readings) Begin(ctx context.Context, read func(context.Context) error, stuck func(error), then func()) {
 	ctx, cancel := context.WithCancel(ctx)

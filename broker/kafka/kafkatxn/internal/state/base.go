@@ -100,7 +100,7 @@ func (b *Base[T]) See(when, clock int64) bool { return true }
 // state without deadlines has nothing that becomes due.
 func (b *Base[T]) Quiet(read int64) (due bool) { return false }
 
-// StoredSources returns what is stored of the sources.
+// StoredSources returns the sources as they are stored.
 func (b *Base[T]) StoredSources() string { return b.Present.Sources }
 
 // Begin starts the records of the open transaction, and reports false if it has none. changed

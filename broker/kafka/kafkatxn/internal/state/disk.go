@@ -20,9 +20,9 @@ import (
 // files that only grow:
 //
 //	file:  "SEMELKC2" (8), id of the changelog's topic (16), checksum of the rest of the header
-//	       (4), number of the oldest file that counted when this one was the newest (4), frames
+//	       (4), number of the oldest file that counted when this one was the newest (4), frames.
 //	frame: length of the record (4), checksum of what follows (4),
-//	       position before it (8), position behind it (8), record
+//	       position before it (8), position behind it (8), record.
 //
 // Nothing is synced, because it is a copy. A frame whose checksum does not hold, or
 // that does not continue where the one before ended, ends what is read, and the
@@ -40,13 +40,13 @@ type Disk struct {
 	most      int64 // size of a file
 
 	file   vfs.File
-	out    *bufio.Writer // to the end of the file
-	size   int64         // with what out holds
-	next   int64         // the position after the last frame
-	from   int64         // the position before the first frame
-	sealed []sealedFile  // older files, oldest first, with consecutive numbers
-	number int           // of the file
-	used   int           // the greatest number that a file, or one that was replaced, has had
+	out    *bufio.Writer // to the end of the file.
+	size   int64         // with what out holds.
+	next   int64         // the position after the last frame.
+	from   int64         // the position before the first frame.
+	sealed []sealedFile  // older files, oldest first, with consecutive numbers.
+	number int           // of the file.
+	used   int           // the greatest number that a file, or one that was replaced, has had.
 	// replaced are files that are older than the sealed ones. A Spiller has what was in them.
 	replaced Extent
 	failed   error
@@ -82,10 +82,10 @@ var Castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // ErrEnd is returned by a function that applies records if a record ends what is read.
 var ErrEnd = errors.New("kafka: no record that can be applied")
 
-// Place is where the log has a record. The zero Place is none.
+// Place is where the log has a record. The zero Place stands for no record.
 type Place struct{ file, at uint32 }
 
-// Ref is where the log has a part of a record. The zero Ref is none.
+// Ref is where the log has a part of a record. The zero Ref stands for no part.
 type Ref struct{ file, at, size, sum uint32 }
 
 // Part returns the place of a part of the record, which is at an offset.

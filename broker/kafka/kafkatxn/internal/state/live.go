@@ -7,7 +7,7 @@ import "iter"
 // still counts shows how much of the changelog can be deleted.
 //
 // If some values stay for long, they keep everything behind them. Full then says that the
-// oldest values must be written again. The changelog stays in proportion to the state: if
+// oldest values must be written again. The changelog stays in proportion to the state. If
 // each transaction writes as many bytes again as it writes anyway, the changelog has at
 // most Slack and about four times the bytes of the state.
 type liveSet[T comparable] struct {

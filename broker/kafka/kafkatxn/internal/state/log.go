@@ -134,7 +134,7 @@ func (l *Log) Written() []*kgo.Record { return l.written }
 // has applied, the state is dropped.
 func (l *Log) Start(start, live, end int64) (at int64, err error) {
 	live = min(live, end)
-	old := l.position > 0 && l.position <= live // nothing in it counts, and others may have begun anew
+	old := l.position > 0 && l.position <= live // nothing in it counts, and others may have started over
 	if l.position > end || old || !l.opts.ByTime && (l.position <= start || !l.opts.Disk.whole(start)) {
 		if err := l.forget(); err != nil {
 			return 0, err

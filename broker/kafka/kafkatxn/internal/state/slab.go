@@ -44,5 +44,5 @@ func (s *ByteSlab) Clone(b []byte) []byte {
 // Text returns a copy as a string.
 func (s *ByteSlab) Text(b []byte) string {
 	c := s.Clone(b)
-	return unsafe.String(unsafe.SliceData(c), len(c)) // nobody has c besides
+	return unsafe.String(unsafe.SliceData(c), len(c)) // nothing else refers to c
 }

@@ -13,11 +13,11 @@ import (
 // state must be built again.
 type Spiller interface {
 	State
-	// Load opens the files that a directory has for a changelog. It returns what they replace. It
-	// is the first call.
+	// Load opens the files that a directory has for a changelog. It returns the extent that they
+	// replace. It is the first call.
 	Load(files vfs.FS, dir string, changelog ID) (Spilled, error)
 	// Spill lets values leave memory. If all records that were applied are in files of the copy
-	// that do not change any more, all has these files, and last the checksum of the last record.
+	// that no longer change, all has these files, and last the checksum of the last record.
 	// Otherwise all is zero, and nothing new leaves memory. Spill returns what finished files
 	// replace, without those whose records are all before an offset: these do not count. It
 	// waits only if too many values are in memory.

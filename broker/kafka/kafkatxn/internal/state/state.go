@@ -58,5 +58,5 @@ type Header struct {
 	Len int
 }
 
-// ErrAgain says that a member must restart with what the brokers have.
+// ErrAgain says that a member must restart with the state that the brokers have.
 var ErrAgain = errors.New("kafka: restart with the state of the brokers")

@@ -37,7 +37,7 @@ type Marked interface {
 	Quiet(read int64) (due bool)
 	// Watermark returns the watermark, or 0 before the first record.
 	Watermark() int64
-	// StoredSources returns what is stored of the sources.
+	// StoredSources returns the sources as they are stored.
 	StoredSources() string
 }
 
@@ -67,7 +67,7 @@ type Sources struct {
 	state    Marked
 	maxAhead int64 // how far a record may be ahead of the clock
 	sizes    map[string]int32
-	times    *Times // nil until they are read from what is stored
+	times    *Times // nil until they are read from the stored sources
 	text     []byte
 }
 

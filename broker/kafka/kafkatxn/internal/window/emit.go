@@ -241,8 +241,8 @@ func (s *State) Emit(most int, fn func(*stream.Closed) error) (n int, err error)
 // together is how many groups fetch reads.
 const together = 32
 
-// fetch reads groups and what they point to, which Emit needs next. They are all over the
-// memory. Emit would wait for one after the other, and these reads overlap.
+// fetch reads groups and the data that they point to, which Emit needs next. They are all over
+// the memory. Emit would wait for one after the other, and these reads overlap.
 func fetch(groups []*group) (sum uint64) {
 	for _, g := range groups {
 		sum += g.txn + uint64(g.hash)

@@ -11,9 +11,9 @@ import (
 
 // An entry of a record is a pane:
 //
-//	start of the pane (varint), first - start (uvarint), late messages (uvarint),
-//	length of the group key (uvarint), group key, length of the accumulator (uvarint),
-//	accumulator, or nothing if the pane is now part of another
+//	start of the pane (varint), first - start (uvarint), late messages (uvarint);
+//	length of the group key (uvarint), group key;
+//	length of the accumulator (uvarint), accumulator, or nothing if the pane is now part of another
 
 // entrySize is about the size of an entry without its group key and accumulator.
 const entrySize = 16

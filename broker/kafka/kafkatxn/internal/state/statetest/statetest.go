@@ -43,7 +43,7 @@ type Options[S state.State] struct {
 	New func(*state.Disk) S
 	// Log has options of each log, without New and Disk.
 	Log state.LogOptions
-	// Files has the copy on disk. Nil means that there is none.
+	// Files has the copy on disk. Nil means that there is no copy.
 	Files vfs.FS
 	// FileSize is how large a file of the copy must be for another one to begin. Defaults to
 	// that of a Disk.
