@@ -12,7 +12,8 @@ import (
 
 // Lag returns the backlog, as in pipeline.SourceTraits: the sum of the bytes of all files
 // that are not settled, even if lines behind them are. A last line without a line end counts
-// too. For a compressed file it is the data that is not decompressed yet. Before the first Read the lag is 0.
+// too. For a compressed file it is the data that is not decompressed yet. Before the first
+// Read the lag is 0.
 func (s *Source) Lag(context.Context) ([]pipeline.Lag, error) {
 	type position struct {
 		life *life

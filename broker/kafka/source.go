@@ -108,7 +108,7 @@ type Source struct {
 	done       chan struct{}      // closed after the last commit.
 	idle       chan struct{}      // has room for one signal that a partition has caught up.
 
-	unknown map[string]time.Time // since when; owned by the reading goroutine.
+	unknown map[string]time.Time // since when; owned by the reading goroutine
 	doubted []string             // topics that match and may be deleted; owned by the reading goroutine
 	left    []string             // topics that match and whose records were dropped; owned by the reading goroutine
 	ids     map[string]string    // the identities of topics; owned by the reading goroutine

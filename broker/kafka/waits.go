@@ -13,10 +13,9 @@ var _ pipeline.Waiter = (*Source)(nil)
 
 // WaitsFor implements pipeline.Waiter. It names a pattern that no topic matches, a group that
 // has not accepted the member, or a transaction that holds up a partition. For a transaction it
-// also returns the command to end or show that. A
-// partition without new records, and a member without partitions, wait for nothing. Ready reports
-// missing topics and brokers that do not answer. A coordinator ends a transaction for which the
-// source waits.
+// also names the command to end or show the transaction. A partition without new records, and a
+// member without partitions, wait for nothing. Ready reports missing topics and brokers that do
+// not answer. A coordinator ends a transaction for which the source waits.
 func (s *Source) WaitsFor(ctx context.Context) (what string, ends bool) {
 	s.looking.Lock()
 	defer s.looking.Unlock()

@@ -21,7 +21,7 @@ type holding[T any] struct {
 	about T
 }
 
-// add holds the aggregate of an item, unless it is held, and returns the data about it.
+// add holds the aggregate of an item, unless it is already held, and returns the data about it.
 func (h *holds[T]) add(it *pipeline.Item) *T {
 	held := h.at(it)
 	if held == nil {

@@ -38,7 +38,7 @@ type Handshake struct {
 	TokenAt, Token string
 	// Allowed are the challenges that are answered. Nil is all.
 	Allowed []string
-	// Note says for the log what the request means, and NoteAt is the place of its subject.
+	// Note says for the log what the request means. NoteAt is the place of its subject.
 	// Ends says that no more messages come. Without a Note, the log has nothing.
 	Note, NoteAt string
 	Ends         bool

@@ -141,8 +141,8 @@ func (t losses) acceptLoss(topic string) string {
 	return fmt.Sprintf("stop all instances, wait until the group is empty, and remove the notes from its offsets: kafka-consumer-groups.sh --bootstrap-server ADDRESS --group %s --topic %s --reset-offsets --to-current --execute", t.chain.Group, topic)
 }
 
-// agreed repeats a look that finds damage after intactEvery, and returns the result of the second one.
-// One broker that lags behind the others may know only a topic that was replaced.
+// agreed repeats a look that finds damage after intactEvery, and returns the result of the
+// second one. One broker that lags behind the others may know only a topic that was replaced.
 func agreed(ctx context.Context, look func() error) error {
 	err := look()
 	if !errors.Is(err, semel.ErrCorrupt) {

@@ -278,9 +278,9 @@ func (t *Transactor) openTables() error {
 
 // Ready implements doctor.Readier. It returns nil or the reason why the Transactor does not work.
 // Run has not started, a topic is missing, no broker answers, or a member has not worked since an
-// error. Or a transaction without an end holds up a partition, or a right is missing on a topic with
-// state (looked for every 10 seconds). Or the Transactor stalls (see
-// pipeline.EventStalled) for another reason than a transaction that will end. It blocks until ctx
+// error. Or a transaction without an end holds up a partition, or a right is missing on a topic
+// with state (looked for every 10 seconds). Or the Transactor stalls (see pipeline.EventStalled)
+// for another reason than a transaction that will end. It blocks until ctx
 // ends at most and may be called at any time.
 func (t *Transactor) Ready(ctx context.Context) error {
 	client, looked, err := t.health.look()

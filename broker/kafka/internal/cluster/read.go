@@ -42,7 +42,7 @@ func FetchError(fetches kgo.Fetches) error {
 // Extent says which offsets of partitions must be read.
 type Extent map[Partition]span
 
-// span are the next offset that must be read, and the offset after the last one.
+// span has the next offset that must be read, and the offset after the last one.
 type span struct{ at, end int64 }
 
 // CommittedOffsets returns where the committed records of topics start and end. It

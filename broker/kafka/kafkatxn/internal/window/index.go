@@ -3,8 +3,8 @@ package window
 import "hash/maphash"
 
 // index finds groups by their keys. It is a hash table with linear probing. Millions of
-// groups come and go together, and the map of Go takes twice as long for that. It keeps the
-// keys, grows step by step, and compares a key before it is deleted.
+// groups come and go together, and the map of Go takes twice as long for that. The map of Go
+// keeps the keys, grows step by step, and compares a key before it is deleted.
 type index struct {
 	seed   maphash.Seed
 	shards [64]shard // each grows on its own, so that no group waits for all others
