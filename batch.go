@@ -56,7 +56,7 @@ type Task struct {
 
 	owner     Owner // of the request; zero before it
 	lost      bool  // the store may have granted the claim
-	left      bool  // lost because ctx ended, or in its release: the store may release it later
+	left      bool  // lost because ctx ended, or in its release: the store may release it later.
 	stray     bool  // a request for the claim got no answer, and may reach the store later
 	granted   bool  // the store granted the claim, and it has not ended
 	refused   bool
@@ -273,7 +273,7 @@ func (b *Batch) Complete(ctx context.Context, tasks []*Task) {
 		limit := b.patience()
 		b.completeWithin(ctx, limit, b.recover(ctx, limit, lost), effect)
 		for _, t := range lost {
-			t.lost = false // nobody asks again: the effect happened
+			t.lost = false // the store is not asked again: the effect happened
 		}
 	}
 }

@@ -17,7 +17,7 @@
 //     [Classify], [Class].
 //   - Set more for a delivery: [Call], [Fingerprint], [Forever], [ExpiryPolicy],
 //     [LatePolicy].
-//   - Run many at once: [BatchFunc], [BatchItem], [BatchOutcome].
+//   - Run many together: [BatchFunc], [BatchItem], [BatchOutcome].
 //   - Say what the ids of a scope mean: [BindScope], [ScopeOwner].
 //   - See what happens: [Observer], [Event], [Tracer], [Record], [State].
 //   - Find the key of a message, with package key: [Message], [Header], [Origin].

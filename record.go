@@ -9,7 +9,7 @@ import (
 const Forever time.Duration = math.MaxInt64
 
 // Token fences a claim. Tokens of one key only grow: across take-overs, releases and the
-// end of windows, and also when the store is closed and opened again, even one that keeps no
+// end of windows, and when the store is closed and opened again, even one that keeps no
 // records. A target that remembers the highest token it has seen can therefore refuse a
 // holder that lost its lease. 0 means no token.
 type Token uint64

@@ -65,7 +65,7 @@ type Store interface {
 	// taken over is extended. An Unknown record cannot be extended, not even with
 	// its holder's token.
 	Extend(ctx context.Context, reqs []ExtendRequest, answers []ExtendAnswer) error
-	// Traits returns what the store promises. It does not block. The answer does
+	// Traits returns the promises of the store. It does not block. The answer does
 	// not change while the store is open.
 	Traits() Traits
 }
@@ -103,7 +103,7 @@ type ClaimRequest struct {
 	Time time.Time
 	// Origin says for people where this delivery comes from, in at most
 	// MaxOriginBytes. If the claim is granted, it replaces the origin of the
-	// record. A store without [Traits].Origins ignores it. Empty means not known.
+	// record. A store without [Traits].Origins ignores it. Empty means unknown.
 	Origin string
 }
 
@@ -163,8 +163,8 @@ type Traits struct {
 	// survives power loss if the store's sync policy says so.
 	Durable bool
 	// PowerSafe: Durable, and safe against power loss at any moment. storetest proves it
-	// for a store that does its file work through package vfs. Of a store on a server, or
-	// on a library with files of its own, it is the word of that server or library: no test
+	// for a store that does its file work through package vfs. For a store on a server,
+	// or on a library with files of its own, it is the word of that server or library. No test
 	// can take away data that the operating system still has.
 	PowerSafe bool
 	// DurableClaims: a granted claim survives the end of the process in the same way as

@@ -43,7 +43,7 @@ type unusedClaim struct {
 	private bool          // the store may release it later: no task takes it over
 	asking  bool          // the store is being asked
 	pause   time.Duration // until the next question
-	due     time.Time     // of the next question
+	due     time.Time     // of the next question.
 	// until is set when the store has answered that it has no such claim. It may still get a
 	// claim that is under way, so it is asked until then.
 	until time.Time
@@ -308,7 +308,7 @@ func (u *unused) giveBack(ctx context.Context, claims []*unusedClaim) []claimFat
 }
 
 // unanswered sets fates by the error of a whole call, and returns them. A store that is
-// closed, for instance, will not answer any more.
+// closed, for instance, no longer answers.
 func unanswered(fates []claimFate, err error) []claimFate {
 	if Classify(err) == ClassPermanent {
 		for i := range fates {

@@ -1,5 +1,5 @@
 // Package connector has what a program of your own needs to add kinds of sources, sinks and stores
-// that a configuration can name, beside the standard ones. Package
+// that a configuration can name, in addition to the standard ones. Package
 // [github.com/semel-dev/semel/program] runs them.
 //
 // A kind is a pointer to a struct. A new, empty value is made for each place of a configuration
@@ -64,9 +64,9 @@ type Store interface {
 	// an io.Closer is closed at the end.
 	//
 	// Keys of a store that is a semel.Resolver and a semel.Inspector can be settled by hand; see
-	// StoreAbout.Settles. The audit log of that is the file semel-audit-NAME.jsonl beside the
+	// StoreAbout.Settles. The audit log of that is the file semel-audit-NAME.jsonl next to the
 	// configuration, unless the store has a method
-	// Audit(ctx context.Context, line []byte) error, which returns when the line is as durable as
+	// Audit(ctx context.Context, line []byte) error. Audit returns when the line is as durable as
 	// a key.
 	Open(ctx context.Context, env *Env) (semel.Store, error)
 }

@@ -6,8 +6,8 @@ import (
 )
 
 // Blocked is a Bloom filter that keeps all bits of an id in a block of 512 bits, so that an
-// operation costs a single cache miss (Putze, Sanders and Singler, "Cache-, Hash- and
-// Space-Efficient Bloom Filters", 2007). A filter without blocks takes fewer bits and is several
+// operation costs a single cache miss. See Putze, Sanders and Singler, "Cache-, Hash- and
+// Space-Efficient Bloom Filters", 2007. A filter without blocks takes fewer bits and is several
 // times slower when it is larger than the processor's cache.
 type Blocked struct {
 	hasher   hasher

@@ -45,7 +45,7 @@ func blockRates(k, most int) []float64 {
 
 // blockedRate returns the rate of a filter whose blocks hold load ids on
 // average. Ids fall into blocks at random, so the number of ids in a block has
-// a Poisson distribution, and the rate is the mixture of the rates of the
+// a Poisson distribution. The rate is the mixture of the rates of the
 // blocks (Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom
 // Filters", 2007, section 3). It is higher than the rate at the average load,
 // because crowded blocks lose more than empty blocks gain. For few blocks the

@@ -29,7 +29,7 @@ type toolCall struct {
 	whole     []byte // the message
 	id        []byte // as it is written; nil if it is neither a string nor a number
 	tool      string
-	arguments []byte // nil if there are none
+	arguments []byte // nil if the call has no arguments
 }
 
 // readCalls returns the calls in a body, and whether it is a batch of messages. A name that
@@ -244,9 +244,9 @@ func withoutID(text []byte) []byte {
 	return append(out, '}')
 }
 
-// noEffect reports whether a response says that its call took no effect: by an error code
-// of Profile.Release, by a result that says so, or because the service needs more input
-// before it does anything.
+// noEffect reports whether a response says that its call took no effect. A response
+// says so with an error code of Profile.Release, with a mark in its result, or by asking for
+// more input, which the service needs before it does anything.
 func (o *Options) noEffect(r *response) bool {
 	if r.error != nil {
 		code, err := valueBelow(r.error, []string{"code"})
@@ -276,7 +276,7 @@ type events struct {
 	line, data []byte // of the event that is coming
 	taken      int64  // of memory
 	long       bool   // it is too long
-	lost       bool   // it is too long, and is the response
+	lost       bool   // it is too long, and is the response.
 	other      bool   // it is not of the type message
 	returned   bool   // the last byte was a carriage return
 }

@@ -147,11 +147,11 @@ func Profiles() []Profile {
 	// https://modelcontextprotocol.io/specification: Streamable HTTP in the revisions
 	// 2025-03-26 to 2026-07-28. It has no keys. These statuses are refusals before a tool runs:
 	// no session, or a header that does not fit. Others may be those of a gateway that gave up.
-	// Of the JSON-RPC errors, these say that the message was malformed or that the method does
-	// not exist (-327.., -326..), that the client must send other headers, capabilities or
-	// another revision (-32020 to -32022), or that the user must visit a page first (-32042).
-	// -32602 does not: SDKs also answer so if the result of a tool that ran does not fit its
-	// schema.
+	// These JSON-RPC errors are refusals, too. Some say that the message was malformed or that
+	// the method does not exist (-327.., -326..). Others say that the client must send other
+	// headers, capabilities or another revision (-32020 to -32022), or that the user must visit a
+	// page first (-32042). -32602 is no refusal: SDKs also answer so if the result of a tool that
+	// ran does not fit its schema.
 	mcp := stripe
 	mcp.Name, mcp.MCP, mcp.KeyPointer = "mcp", true, metaKey
 	mcp.Release = []string{"400", "401", "403", "404", "405", "406", "413", "415", "429", "-32700", "-32600", "-32601", "-32020", "-32021", "-32022", "-32042"}

@@ -44,7 +44,7 @@ type ProxyOptions struct {
 // connection, because it takes the key as a promise of the service.
 //
 // The service gets X-Forwarded-For, X-Forwarded-Host and X-Forwarded-Proto. If the peer has a
-// loopback or private address, it is taken for a proxy in front: its values of these headers
+// loopback or private address, it is taken for a proxy in front. Its values of these headers
 // and its Forwarded are passed on, with its own address behind them in X-Forwarded-For.
 // Those of another peer are dropped, because a client could choose them.
 //
@@ -208,7 +208,7 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// moving is a body that may take long, but not stall: each read delays the timer, unless the
+// moving is a body that may take long, but not stall. Each read delays the timer, unless the
 // client has left a stream of events, which a service may keep alive for ever. A stream ends soon
 // after the response of a call, even if the service leaves it open. The recorder gets to know
 // how a body ended: outside of net/http, httputil takes a response that broke off for a whole one.

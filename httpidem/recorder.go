@@ -50,14 +50,14 @@ type recorder struct {
 	status int // 0 before the final header
 	kept   answer
 	length string  // the Content-Length of the response, if the handler has set it
-	rest   int64   // what is still to come of it
-	last   []byte  // the last byte of the response, which the client gets from end
+	rest   int64   // the bytes of it that are still to come
+	last   []byte  // the last byte of the response, which the client gets from end.
 	full   bool    // the response is not kept whole
 	events *events // of a stream that answers a call; nil for others
 
 	// What tells a whole response from a part of one: see isPart.
 	empty     bool // its status has no body, whatever its header says
-	early     bool // it began before its handler could know that the lease was lost, or was flushed
+	early     bool // it began before its handler could know that the lease was lost, or was flushed.
 	ended     bool // the proxy has seen its end
 	withdrawn bool // its handler wanted to answer with an error after it had begun
 	unwanted  bool // it was cut off, because it is not kept and the client has left
@@ -176,7 +176,7 @@ func (c *recorder) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// writeEvents passes a piece of a stream on at once. Only the last byte of the response waits
+// writeEvents passes a piece of a stream on immediately. Only the last byte of the response waits
 // until it is recorded, with what its piece has behind it. A call continues when its client leaves.
 func (c *recorder) writeEvents(data []byte) {
 	c.rest -= int64(len(data))

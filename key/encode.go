@@ -85,8 +85,8 @@ func AppendLine(dst, line []byte) []byte {
 	return AppendString(dst, line)
 }
 
-// AppendJSON appends an id as a JSON value: a string, a number, true or false as it was in
-// the message, a composite as an array of its parts, and a hash as hexadecimal digits. Two
+// AppendJSON appends an id as a JSON value. A string, a number, true or false is as it was in
+// the message, a composite is an array of its parts, and a hash is hexadecimal digits. Two
 // ids can have one JSON value only if one of them is a hash.
 func AppendJSON(dst, id []byte) []byte {
 	if len(id) < 2 || id[0] != mark {

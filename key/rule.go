@@ -74,7 +74,7 @@ func (r *Rule) Rules() []*Rule { return r.rules }
 
 // String returns the text of the rule. For a parsed rule, parsing the text
 // gives the same rule. The text of a template follows the word template, because
-// "header:{.a}" is also the text of a rule for a header: a store keeps the text as the
+// "header:{.a}" is also the text of a rule for a header. A store keeps the text as the
 // owner of a scope, and two rules must not be one owner.
 func (r *Rule) String() string { return r.text }
 

@@ -40,7 +40,7 @@ type LogOptions struct {
 	First func(keys []semel.Key) []string
 }
 
-// Log writes events of guards and pipelines to a log: messages that were
+// Log writes events of guards and pipelines to a log. They are about messages that were
 // parked, dropped or let through, messages that wait long for a claimed key,
 // lost leases, pauses, pipelines that stall, and changes of the source. At
 // level debug it also writes retries, dropped duplicates, effects that failed or

@@ -19,8 +19,8 @@ type failures struct {
 	most        int       // that happened with others, more than once: the largest batch for it; 0 is no limit
 	mostUntil   time.Time // when that limit ends
 	delivered   uint64    // the number of messages delivered by then
-	uncounted   int       // of Item.Tries: the server failed, and the effect may have happened
-	passedOver  float32   // its expected deliveries since then, if the sink took messages at random
+	uncounted   int       // of Item.Tries: the server failed, and the effect may have happened.
+	passedOver  float32   // its expected deliveries since then, if the sink took messages at random.
 	waitsSince  time.Time // when it began to wait for another holder of its key
 	reported    bool      // the observer knows that it waits for longer than Options.Wait
 }
@@ -204,7 +204,7 @@ func (r *Runner) classifyUnavailable(e *entry, err *UnavailableError, o *outcome
 // is soon alone, and the others are few batches even after an outage that came and went. The
 // limit lasts until a time, by which the cause is tried again. An entry that is alone and
 // fails when the sink, which had worked in between, fails for all is not the cause, and joins
-// batches again at once.
+// batches again immediately.
 func (f *failures) suspect(refused, between bool, together int, err error, until time.Time) {
 	switch {
 	case refused && together > 0 && !isFull(err): // a full disk may take small batches
@@ -393,8 +393,8 @@ func (r *Runner) repeat(what string, call func() error, final *bool) error {
 	return nil
 }
 
-// observeBy reports an event of one of several callers, each of whom may wait for the same part. Work
-// resumes when no caller waits for it.
+// observeBy reports an event of one of several callers, each of which may wait for the same
+// part. Work resumes when no caller waits for it.
 func (r *Runner) observeBy(caller any, e Event) {
 	if e.Kind == EventPaused || e.Kind == EventResumed {
 		r.mu.Lock()

@@ -49,7 +49,7 @@ type Runner struct {
 	failure   error
 	sinkDown  trouble
 	storeDown trouble
-	waiting   map[string]map[any]bool // the callers of observeBy, by what they wait for
+	waiting   map[string]map[any]bool // the callers of observeBy, by the part that they wait for
 }
 
 // feed is one source of a runner.

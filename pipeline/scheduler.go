@@ -22,8 +22,8 @@ type entry struct {
 	next *entry // the next entry of the group, or of the list gone or free
 	size int64  // the item's Bytes
 	busy bool   // a worker has it
-	done bool   // it is settled, or was dropped because its partition is closed
-	// again is set for a message that does not come for the first time: it failed before, it
+	done bool   // it is settled, or was dropped because its partition is closed.
+	// again is set for a message that does not come for the first time: it failed, it
 	// was not reached in an outage, its source delivers it again, or it is redriven.
 	again bool
 	// unprocessed is set if the session does not get the item: it has no key, it is
@@ -68,9 +68,9 @@ type scheduler struct {
 	bytes    int64
 	orphans  []*Item          // dropped items for which the session holds something
 	held     map[uint64]*feed // the groups whose last items the source holds
-	unused   []*block         // to be reused when the lock is free
+	unused   []*block         // to be reused when the lock is free.
 	gone     *entry           // the list of entries that left their chains since the last reclaim
-	free     *entry           // the list of entries to be reused, all zero except for next
+	free     *entry           // the list of entries to be reused, all zero except for next.
 	closed   bool             // no entry will be added
 	draining bool             // no entry will be taken
 
@@ -283,9 +283,9 @@ func (s *scheduler) drain() {
 }
 
 // take blocks until a batch is ready, until items were dropped for which the session holds
-// something, or until a pause is over and no entry could end it, so that the worker must probe.
-// It returns one of the three, and none at the end. A batch has at most limit entries. With
-// ordered, it may have several entries of a group.
+// something, or until the worker must probe. It must if a pause is over and no entry could end
+// the pause. take returns one of the three, and none at the end. A batch has at most limit
+// entries. With ordered, it may have several entries of a group.
 func (s *scheduler) take(into []*entry, limit int, ordered bool) (batch []*entry, orphans []*Item, probe bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

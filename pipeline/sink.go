@@ -32,8 +32,8 @@ type Sink interface {
 	//
 	// Items of the same Group are ordered. Items of different groups are not. Without
 	// the trait Ordered, a sink never gets two items of a group in one call. With
-	// Ordered, it delivers them in order. When an item fails, even for good, the sink does
-	// not deliver the items behind it in the group, and sets their Err to ErrBehind: the
+	// Ordered, it delivers them in order. When an item fails, even permanently, the sink does
+	// not deliver the items behind it in the group, and sets their Err to ErrBehind. The
 	// pipeline may stop at that item, which then comes before them.
 	Deliver(ctx context.Context, items []*Item)
 

@@ -38,7 +38,7 @@ type Keep struct {
 	Newest *key.Rule
 
 	// Grace is how much older than the newest message a message may be. Defaults to 0.
-	// Idle makes held messages of a partition without new ones take effect: if all
+	// Idle makes held messages of a partition without new ones take effect. If all
 	// messages of the partition have been read and no new one comes for Idle, the
 	// watermark is Idle + Grace + 5 s behind the clock. With semel.Forever it does not
 	// move. Defaults to 1 minute. MaxAhead is how far the time of a message may be ahead

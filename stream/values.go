@@ -22,7 +22,7 @@ type Value struct {
 	// path of a JSON value, such as "sum .cents".
 	//
 	// Sums, minima, maxima and averages take numbers with at most 60 digits before the
-	// point and 60 behind it, and are exact: numbers are added and compared as they are
+	// point and 60 behind it, and are exact. Numbers are added and compared as they are
 	// written, not as floating-point numbers. An average is rounded to six digits more
 	// than the numbers have behind the point. A message with another number or a text is
 	// refused. Messages without the value, or with null, do not count. Among messages of
@@ -84,9 +84,9 @@ func Values(list ...Value) (Aggregator, error) {
 //	first, last  1, or 0 without a value (8), time in nanoseconds (8), length (4), JSON text
 //
 // All numbers are little-endian. A sum, minimum or maximum that is no whole number, or too large,
-// has the highest bit of the number of messages set, and then: digits behind the point (1), 1 if
-// it is negative (1), length (1), the number without point and sign, the high byte first. One
-// value has one form, so that the order of messages does not matter.
+// has the highest bit of the number of messages set. Then come the number of digits behind the
+// point (1), 1 if it is negative (1), length (1), and the number without point and sign, the high
+// byte first. One value has one form, so that the order of messages does not matter.
 type values struct {
 	parts   []part
 	fixed   bool // the size of an accumulator changes only with its numbers

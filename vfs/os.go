@@ -10,7 +10,7 @@ import (
 )
 
 // OS is the file system of the operating system. The zero value is ready to
-// use. It does not follow a symbolic link in place of a file: Open, ReadFile and
+// use. It does not follow a symbolic link that replaces a file: Open, ReadFile and
 // Lock return a [*LinkError] then. The directory of a file may be a link.
 type OS struct{}
 

@@ -6,8 +6,8 @@
 //	curl -i 127.0.0.1:8090/charges -H 'Idempotency-Key: k-1' -d '{"customer":"alice","cents":4990}'
 //
 // This stores the receipt alone. The middleware of package httpidem also stores the
-// status and headers of the first response, puts the client's identity into the
-// scope, and serves routes on which the key is optional: see
+// status and headers of the first response, and puts the client's identity into the
+// scope. It serves routes on which the key is optional, too: see
 // docs/guides/idempotency-key.md. For several processes, replace logstore by pgstore
 // or redisstore.
 package main

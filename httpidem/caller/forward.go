@@ -22,7 +22,7 @@ import (
 // for forward-auth of other proxies understand this.
 //
 // If the answer has a status of 2xx, its header names the caller. The request then has
-// this header of the answer in place of its own, so that the handler can trust it. A
+// this header of the answer instead of its own, so that the handler can trust it. A
 // request without a key is not asked about, and keeps what its client sent. 401 and 403
 // reach the client, with WWW-Authenticate. After any other answer, or none, the client
 // gets 503. Redirects are not followed.

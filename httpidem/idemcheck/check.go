@@ -159,7 +159,7 @@ func (r *reply) problem() string {
 	return p.Type
 }
 
-// query returns the query of a request: the check, and what the Upstream does.
+// query returns the query of a request: the check, and the behaviour of the Upstream.
 func (c *check) query(does string) string {
 	query := "check=" + c.id
 	if does != "" {
@@ -271,7 +271,7 @@ func join(words ...string) string {
 	return strings.Trim(strings.Join(words, "&"), "&")
 }
 
-// ask asks the Upstream for what it saw.
+// ask asks the Upstream what it saw.
 func (c *check) ask(ctx context.Context, method, query string) (*Seen, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -8,7 +8,7 @@
 //
 // The items are those of [Items]. Some are demanded: rules of
 // draft-ietf-httpapi-idempotency-key-header-07, security, and that nothing takes effect
-// twice. The others are practice, in which implementations differ for good reasons. A
+// twice. The others are practice, in which implementations differ for sound reasons. A
 // profile with MCP has items of its own, about calls of tools.
 package idemcheck
 

@@ -91,7 +91,7 @@ func (u *Upstream) Open(id string) {
 	}
 }
 
-// check returns what is known of a check. The caller holds mu.
+// check returns the record of a check. The caller holds mu.
 func (u *Upstream) check(id string) *checked {
 	c := u.checks[id]
 	if c == nil {

@@ -98,8 +98,8 @@ func Open(ctx context.Context, address string, opts *Options) (*Store, error) {
 	return s, nil
 }
 
-// Close waits for calls in progress, for Options.Retry at most and what the first and the last
-// attempt take, and closes the connections of the store's own client. The server continues.
+// Close waits for calls in progress, for at most Options.Retry plus the time of the first and the
+// last attempt, and closes the connections of the store's own client. The server continues.
 func (s *Store) Close() error {
 	s.once.Do(func() {
 		s.calls.Lock()

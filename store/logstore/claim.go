@@ -11,10 +11,10 @@ import (
 	"github.com/semel-dev/semel/internal/digest"
 )
 
-// keys decides about keys. The way of a claim is this file, from top to bottom:
-// claim takes the requests of a call, each runs them under the lock, claimOne decides one
-// by the claims and by its entry in the log (finder.find), answerDone and claimAgain
-// answer for a key that is known, and grant gives a new one to the caller, which appends
+// keys decides about keys. The way of a claim is this file, from top to bottom.
+// claim takes the requests of a call, each runs them under the lock, and claimOne decides one
+// by the claims and by its entry in the log (finder.find). answerDone and claimAgain
+// answer for a key that is known. grant gives a new one to the caller, which appends
 // an entry if the answer must survive the process. At the end, claim waits until the
 // record with the entries is durable (committer.settle).
 type keys struct {

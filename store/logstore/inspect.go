@@ -191,8 +191,9 @@ func (in *inspector) listClaims(filter semel.ListOptions) ([]semel.Record, error
 	return records, nil
 }
 
-// listing is a listing that is under way. Keys leave memory meanwhile, also if it pauses: a
-// run of segments that are not yet listed is listed in their place. log.mu guards the fields.
+// listing is a listing that is under way. Keys leave memory during that time, even
+// if the listing pauses: a run of segments that are not yet listed is listed in their place.
+// log.mu guards the fields.
 type listing struct {
 	runs   []*sortedRun // pinned, oldest first
 	listed int          // of them
@@ -219,7 +220,7 @@ func (in *inspector) endListing(l *listing) {
 	in.finder.unpinRuns(l.runs)
 }
 
-// listNext yields the done keys of the next run, or of the next segment if there is none. It
+// listNext yields the done keys of the next run, or of the next segment after the last run. It
 // returns false at the end.
 func (in *inspector) listNext(ctx context.Context, l *listing, filter semel.ListOptions, yield func(semel.Record, error) bool) (more bool, err error) {
 	if ctx.Err() != nil {

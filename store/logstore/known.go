@@ -132,7 +132,7 @@ func (f *valuesFile) save(values map[string]value) error {
 // read returns the values if the file belongs to the end of the log.
 func (f *valuesFile) read(content []byte) map[string][]byte {
 	if _, err := os.Stat(filepath.Join(f.dir, segmentName(f.end.segment+1))); err == nil {
-		return nil // the log went on
+		return nil // the log continued
 	}
 	last, ok := f.last()
 	if !ok {

@@ -313,7 +313,7 @@ func (l *log) deleteSegment(g *segment) error {
 }
 
 // deleteFiles deletes files in the order in which they became needless, also on the disk,
-// because an open takes a gap for damage. The file beside a run leaves no gap. If it fails,
+// because an open takes a gap for damage. The file next to a run leaves no gap. If it fails,
 // the next call begins where this one ended.
 func (l *log) deleteFiles(names ...string) error {
 	l.deleting.Lock()

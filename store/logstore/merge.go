@@ -105,7 +105,7 @@ func (m *merger) next() (list []*sortedRun, from, to int) {
 // merge merges some runs. It returns false if none are worth it.
 func (m *merger) merge(ctx context.Context) (bool, error) {
 	if _, from, to := m.next(); from == to {
-		return false, nil // and nobody has waited for the lock
+		return false, nil // and the caller has not waited for the lock
 	}
 	m.merging.Lock()
 	defer m.merging.Unlock()

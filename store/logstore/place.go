@@ -53,7 +53,7 @@ func (m *maintenance) lookAtFiles() {
 	}
 }
 
-// replaced reports whether a file is that of a run that was merged meanwhile.
+// replaced reports whether a file is that of a run that was merged in the meantime.
 func (m *maintenance) replaced(name string) bool {
 	if _, _, ok := parseRunName(name); !ok {
 		return false

@@ -22,7 +22,7 @@ import (
 type runs struct {
 	list   []*sortedRun // oldest first, without gaps
 	memory int64        // of all runs
-	count  int64        // done entries, less the removals, each of which hides one
+	count  int64        // done entries, less the removals, each of which hides one.
 	// unswept are the entries of the newest run that still have a slot in the index.
 	unswept int64
 	// hidden are the keys that were removed by hand while a run may have them, with the
@@ -36,7 +36,7 @@ type runs struct {
 	spills sync.Mutex
 }
 
-// sortedRun is a run with what the store keeps in its header.
+// sortedRun is a run with the data that the store keeps in its header.
 type sortedRun struct {
 	*run.Run
 	from, to uint32 // numbers of the segments that it replaces
@@ -56,7 +56,7 @@ func parseRunName(name string) (from, to uint32, ok bool) {
 	return from, to, n == 2 && err == nil && from <= to && runName(from, to) == name
 }
 
-// runMeta returns what the store keeps in the header of a run.
+// runMeta returns the data that the store keeps in the header of a run.
 func runMeta(base int64, s *summary) []byte {
 	return s.encode(binary.LittleEndian.AppendUint64(nil, uint64(base)))
 }
@@ -67,7 +67,7 @@ func (d *directory) runPlace() *run.Place {
 }
 
 // runUnsynced wraps the error of a sync, unless the file system found only then that the disk
-// is full: the run is given up, and what it has is elsewhere.
+// is full: the run is given up, and its entries are elsewhere.
 func runUnsynced(err error) error {
 	if errors.Is(err, syscall.ENOSPC) {
 		return err
@@ -178,7 +178,7 @@ func (l *log) deleteRuns(list ...*sortedRun) error {
 	return l.deleteFiles(names...)
 }
 
-// errUndecoded means that an entry of a run is none of this version.
+// errUndecoded means that an entry of a run is not one of this version.
 var errUndecoded = errors.New("cannot decode an entry")
 
 // damaged returns the error of a run that is not as it was written.

@@ -11,7 +11,7 @@ import (
 
 // spill writes the oldest sealed segments to a run and deletes them, so that their keys
 // leave memory. It takes several segments if that needs little memory. It returns false if
-// there is none to write. The caller holds m.maintaining.
+// there is no segment to write. The caller holds m.maintaining.
 //
 // The run exists as soon as it is renamed: an open then ignores the segments that it
 // replaces. So what else they hold is durable at the end of the log before.
@@ -115,7 +115,7 @@ type spiller struct {
 
 // spilled is an entry on its way into a run.
 type spilled struct {
-	raw  []byte // the entry and what is behind it
+	raw  []byte // the entry and the bytes behind it
 	base int64  // tick from which its expiry counts
 }
 

@@ -74,8 +74,8 @@ func (v *values) write(o *op, name string, data []byte) {
 	v.committer.open.named = append(v.committer.open.named, namedValue{name, data, pos})
 }
 
-// knownNames returns the names of the values that rely on all keys being known, also of those that are not durable yet.
-// The caller holds the lock.
+// knownNames returns the names of the values that rely on all keys being known,
+// including those that are not durable yet. The caller holds the lock.
 func (v *values) knownNames() (names []string) {
 	for name := range v.committer.named {
 		if strings.HasPrefix(name, KnownPrefix) {

@@ -507,8 +507,8 @@ func (e *examination) judgeFloor(behind time.Duration) {
 // column that says since when a row is there.
 var lasting = [...]struct{ table, since string }{{"keys", "seen"}, {"parked", "at"}, {"outbox", "created"}}
 
-// places finds, for each table, the objects that hold its rows and their files, and what was
-// noted last. TRUNCATE gives a table another file; a table that is made again is another object.
+// places finds, for each table, the objects that hold its rows and their files, and the last
+// note of them. TRUNCATE gives a table another file; a table that is made again is another object.
 const places = `SELECT t.name, coalesce(string_agg(p.oid::text || '/' || pg_relation_filenode(p.oid), ',' ORDER BY p.oid), ''), m.value, m.at
 FROM unnest($1::text[], $2::text[]) AS t (name, qualified)
 JOIN pg_class AS c ON c.oid = to_regclass(t.qualified) AND has_table_privilege(c.oid, 'SELECT')
@@ -517,11 +517,11 @@ LEFT JOIN {meta} AS m ON m.name = 'place of ' || t.name
 GROUP BY t.name, m.value, m.at`
 
 // Emptied returns the tables of keys, parked messages and the outbox that have lost all their rows
-// at once since a process asked last: to TRUNCATE, to a restore, or because they were made again.
-// VACUUM FULL and the like move the rows, which does not count. Emptied notes what the tables are
-// now, so one process gets the answer once; Examine shows it for a week. A loss by DELETE looks
-// like the work of the program and is not noticed. Emptied blocks until the server has answered,
-// and may be called at any time.
+// in one step since a process asked last. The step is TRUNCATE, a restore, or a table that was made
+// again. VACUUM FULL and the like move the rows, which does not count. Emptied notes what the
+// tables are now, so one process gets the answer once; Examine shows it for a week. A loss by
+// DELETE looks like the work of the program and is not noticed. Emptied blocks until the server
+// has answered, and may be called at any time.
 func (s *Store) Emptied(ctx context.Context) (lost []string, err error) {
 	if err := s.enter(ctx, "look for emptied tables", 0, 0); err != nil {
 		return nil, err
@@ -555,7 +555,8 @@ func (s *Store) Emptied(ctx context.Context) (lost []string, err error) {
 	return lost, nil
 }
 
-// emptied compares the files of a table with what was noted at a time, and notes them.
+// emptied compares the files of a table with the files that were noted at a time, and notes the
+// new ones.
 func (s *Store) emptied(ctx context.Context, name, files, noted string, at *time.Time) (gone bool, err error) {
 	meta, table := s.opts.quoted("meta"), s.opts.quoted(name)
 	var since string

@@ -18,7 +18,7 @@ const maxSavepoints = 50
 // or a [TxQueueFunc]. All three get the items whose keys are new, in the order of
 // the calls.
 //
-// An effect sets Data of an item to its result; nil means that there is none. It
+// An effect sets Data of an item to its result; nil means that it has no result. It
 // sets Err of an item that failed. An error that the function returns applies to
 // all items of that call. Both kinds of error have the same meaning as an error
 // of a [TxFunc].
@@ -55,8 +55,8 @@ type TxItemFunc func(ctx context.Context, tx pgx.Tx, item *semel.BatchItem) erro
 //
 // The function may be called again, with no statements, and for items whose keys turn out
 // to be known or in flight: their statements then have no effect. So it must change nothing
-// but q, and what it finds about an item belongs into the item's Err, which is gone with
-// such a call.
+// but q. A finding about an item belongs into the item's Err, which is gone with such a
+// call.
 //
 // Statements must not begin or end a transaction. A statement that contains such a word is
 // sent as by a [TxBatchFunc], which detects it. The function may set Data and Err of items.

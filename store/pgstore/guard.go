@@ -56,7 +56,7 @@ func NewGuard(store *Store, opts *semel.GuardOptions) (*Guard, error) {
 
 // TxFunc is an effect inside a transaction. Its writes through tx commit together
 // with the key, or not at all. Effects elsewhere may repeat. A nil result means
-// that there is none.
+// that there is no result.
 //
 // The guard may call it again for the same message, after all writes of the
 // earlier call were rolled back. This happens if the server rolled the

@@ -191,7 +191,7 @@ func (o *MigrateOptions) checkMissing(ctx context.Context, db Beginner, steps []
 }
 
 // Status returns every step that this version knows, with the time when it was
-// applied and what is missing of it, and then the steps of newer versions.
+// applied and the parts of it that are missing, and then the steps of newer versions.
 func Status(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration, error) {
 	o, err := opts.checked()
 	if err != nil {

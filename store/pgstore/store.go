@@ -284,8 +284,8 @@ func (s *Store) repeat(ctx context.Context, f func() error) error {
 	}
 }
 
-// backOff waits before the next try of what the server rolled back because of another
-// transaction.
+// backOff waits before the next try of a transaction that the server rolled back because
+// of another one.
 func backOff(ctx context.Context, try int) error {
 	return retry.Sleep(ctx, retry.Around(retry.Backoff(try, time.Millisecond, time.Minute), 0.5))
 }
@@ -336,10 +336,10 @@ func (s *Store) Connected(ctx context.Context, fn func(*pgx.Conn) error) error {
 	return s.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return fn(conn.Conn()) })
 }
 
-// restoreMeta writes the rows of the table of settings again after a loss: the secret, so that
-// the next process finds the keys of this process, and the scopes with an owner, so that no other
-// rule or pipeline takes them. If the table has another secret, the two processes do not find
-// each other's keys.
+// restoreMeta writes the rows of the table of settings again after a loss. They are the
+// secret, so that the next process finds the keys of this process, and the scopes with an owner, so
+// that no other rule or pipeline takes them. If the table has another secret, the two processes do
+// not find each other's keys.
 func (s *Store) restoreMeta(ctx context.Context, found []byte) error {
 	meta := s.opts.quoted("meta")
 	if found != nil {

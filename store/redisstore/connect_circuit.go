@@ -47,7 +47,7 @@ const (
 // finds out whether the server is there. While the circuit is open, one call at
 // a time may try the server after a pause. The first answer closes the circuit.
 //
-// The circuit of tiered is another one: it opens after the first failure and closes only
+// The circuit of tiered is another one. It opens after the first failure and closes only
 // after a trial, which would keep a cluster out of use because of one of its nodes.
 type circuit struct {
 	// answers counts the answered calls. suspect is set if a call failed since

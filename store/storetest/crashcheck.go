@@ -226,7 +226,7 @@ func syncFails(e *crashEnv) {
 
 // wantFailed checks that a store stops if it was open when a sync failed. A sync in the
 // background may fail a moment before the store notices. Until then calls may succeed,
-// and what they acknowledge must last.
+// and the changes that they acknowledge must last.
 func (e *crashEnv) wantFailed(r *crashRun) {
 	e.Helper()
 	var err error

@@ -137,7 +137,7 @@ func ability[A any](call func(A) error) func(semel.Store) error {
 var errLacks = errors.New("the store lacks the ability")
 
 // relay passes connections on to a server until it is silent. Then it accepts
-// connections, reads what they send, and passes nothing on.
+// connections, reads their data, and passes nothing on.
 type relay struct {
 	address string
 	silent  atomic.Bool

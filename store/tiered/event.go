@@ -11,7 +11,7 @@ const (
 	// EventUp: a layer that was down answered and is in use again.
 	EventUp
 	// EventPassed: the durable store did not answer, and Keys claims were answered
-	// with Fresh although nobody knows whether their effects have happened.
+	// with Fresh although it is unknown whether their effects have happened.
 	// Err is the durable store's answer, if it was asked.
 	EventPassed
 	// EventUnreached: Keys removals could not reach a layer. This stack does not
