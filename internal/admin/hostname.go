@@ -7,7 +7,7 @@ import (
 	"github.com/semel-dev/semel/internal/listen"
 )
 
-// expected refuses requests whose Host is none of the server's own, as listen.Hosts has them.
+// expected refuses requests whose Host is not one of the server's own hosts; see listen.Hosts.
 func expected(address, public string, next http.Handler) http.Handler {
 	own := listen.Hosts(address, public)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -27,7 +27,7 @@ type Inquiry struct {
 	err   error         // the last answer, or the error of a later question that got none
 	at    time.Time     // when the part answered last; zero: it never has
 	since time.Time     // when the part was asked first that has not answered since; zero: it has
-	ended chan struct{} // is closed at the end of the question under way; nil: there is none
+	ended chan struct{} // is closed at the end of the question under way; nil: no question is
 }
 
 // Answer is what is known of a part.

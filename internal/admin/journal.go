@@ -13,7 +13,7 @@ import (
 const (
 	// journalSize is how many entries the journal keeps: about 10 MB.
 	journalSize = 200_000
-	// blockSize is for how many entries it takes memory at once. An array that grows would
+	// blockSize is for how many entries it takes memory at a time. An array that grows would
 	// be in memory twice while it is copied.
 	blockSize = 8_000
 	// journalNear is how far back an entry is looked for that a repeated one joins. A

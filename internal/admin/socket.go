@@ -16,7 +16,7 @@ import (
 
 // socketName is the name of the socket in the directory of a store. The store ignores
 // the file. A new name takes the place of the old one, so a socket that a killed process
-// left behind does not matter: the lock of the store says which process has it open.
+// left behind does not matter. The lock of the store says which process has it open.
 const (
 	socketName = "SOCKET"
 	socketTemp = "SOCKET.tmp"

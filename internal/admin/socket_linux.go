@@ -31,8 +31,8 @@ func checkPeer(c net.Conn) error {
 }
 
 // checkHolder returns an error if the process that listens in the directory of a store
-// belongs to a user who may not speak for the store: another one than the user of this
-// process, root and the owner of the directory.
+// belongs to a user who may not speak for the store. The user of this process, root and
+// the owner of the directory may.
 func checkHolder(c net.Conn, dir string) error {
 	user, err := peer(c)
 	if err != nil {

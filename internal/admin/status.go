@@ -88,8 +88,8 @@ type PipelineStatus struct {
 	LastError   *LastError `json:"last_error,omitempty"`
 	// Pace says how long the lag takes, and why. It is nil if the pipeline is not behind.
 	Pace *Pace `json:"pace,omitempty"`
-	// Work is Pace without the time for the lag, also if the pipeline is not behind. It is for
-	// the page of the process itself.
+	// Work is Pace without the time for the lag, even for a pipeline that is not behind. It is
+	// for the page of the process itself.
 	Work *Pace `json:"-"`
 }
 
@@ -99,14 +99,14 @@ type Pace struct {
 	// is nil if nothing was settled.
 	LeftSeconds *float64 `json:"left_seconds,omitempty"`
 	// Messages is how many messages a batch or a transaction has, and BatchSeconds how long it
-	// takes. ClaimSeconds and SinkSeconds are parts of that time, if they can be told apart.
+	// takes. ClaimSeconds and SinkSeconds are parts of that time, if they can be distinguished.
 	// Workers is how many batches are processed at a time.
 	Messages     float64  `json:"batch_messages,omitempty"`
 	BatchSeconds *float64 `json:"batch_seconds,omitempty"`
 	ClaimSeconds *float64 `json:"claim_seconds,omitempty"`
 	SinkSeconds  *float64 `json:"sink_seconds,omitempty"`
 	Workers      int      `json:"parallel"`
-	// MoreProcesses: a second process can run the pipeline beside this one.
+	// MoreProcesses: a second process can run the pipeline in parallel with this one.
 	MoreProcesses bool `json:"more_processes,omitempty"`
 	// Limit is what limits the rate. It is empty if nothing was delivered, or if it is not known.
 	Limit Limit `json:"limit,omitempty"`

@@ -174,7 +174,7 @@ func (s *Store) Audit(ctx context.Context, line []byte) error {
 	return err
 }
 
-// Journal returns what the process remembers of the keys, of all of them together.
+// Journal returns the journal that the process has of the keys, of all of them together.
 func (s *Store) Journal(ctx context.Context, keys []semel.Key) (all KeyJournal, err error) {
 	err = s.ask(ctx, question{Verb: verbJournal, Keys: toWire(keys...)}, func(a *answer) bool {
 		if j := a.Journal; j != nil {

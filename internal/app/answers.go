@@ -77,8 +77,8 @@ func (d *daemon) listenAdmin() (net.Listener, error) {
 	return listener, err
 }
 
-// ready asks every pipeline, and the service, whether it can work. It asks all at once, so that
-// one that does not answer takes no time from the others.
+// ready asks every pipeline, and the service, whether it can work. It asks all concurrently, so
+// that one that does not answer takes no time from the others.
 func (d *daemon) ready(ctx context.Context) []admin.Readiness {
 	parts := make([]admin.Readiness, len(d.states), len(d.states)+1)
 	if s := d.opts.Service; s != nil {

@@ -142,7 +142,7 @@ func (d *daemon) cleaned(name string, last *admin.CleanUp) {
 	d.tended[name] = of
 }
 
-// warnOfEmptied logs that a table of a store has lost all its rows at once.
+// warnOfEmptied logs that a table of a store has lost all its rows in one step.
 func (d *daemon) warnOfEmptied(ctx context.Context, name string, store semel.Store) error {
 	of, ok := semel.As[interface {
 		Emptied(ctx context.Context) ([]string, error)

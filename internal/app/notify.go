@@ -17,7 +17,7 @@ const notifyFor = 250 * time.Millisecond
 
 // notifier tells systemd about the process, as sd_notify(3) does.
 type notifier struct {
-	socket   string        // "@name" is an abstract address, as in package net; "" is none
+	socket   string        // "@name" is an abstract address, as in package net; "" for none
 	every    time.Duration // between two signs of life; 0 for none
 	unopened atomic.Int64  // pipelines, and the service
 	open     chan struct{} // closed when all pipelines are open

@@ -50,7 +50,7 @@ func (s *sample) delivered(e pipeline.Event) {
 	s.took += e.Elapsed
 }
 
-// since returns what was done since an earlier sample.
+// since returns the work that was done since an earlier sample.
 func (s *sample) since(first *sample) sample {
 	return sample{
 		s.at, s.settled - first.settled, s.parked - first.parked,

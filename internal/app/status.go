@@ -36,7 +36,7 @@ const (
 	ofDropped
 )
 
-// over returns an error that is over without its remedy: nobody needs that any more.
+// over returns an error that is over without its remedy, which is no longer needed.
 func over(e *admin.LastError) *admin.LastError {
 	return &admin.LastError{At: e.At, Event: e.Event, Cause: e.Plain, Over: true}
 }
@@ -149,7 +149,7 @@ func (c *counters) ObservePipeline(e pipeline.Event) {
 	}
 }
 
-// troubleOf returns what the error of an event is about.
+// troubleOf returns which trouble the error of an event is about.
 func troubleOf(k pipeline.EventKind) trouble {
 	switch k {
 	case pipeline.EventPaused, pipeline.EventStalled:
@@ -436,8 +436,8 @@ func (d *daemon) pipelines() []admin.PipelineStatus {
 }
 
 // status asks pipelines and stores whether they are ready, as a probe does, and returns
-// what they do now. It asks all at once, so that a part that does not answer takes no time from
-// the others.
+// what they do now. It asks all concurrently, so that a part that does not answer takes no
+// time from the others.
 func (d *daemon) status(ctx context.Context) *admin.Status {
 	now := &admin.Status{Started: d.started, Pipelines: make([]admin.PipelineStatus, len(d.states)), Stores: []admin.StoreStatus{}}
 	var asking sync.WaitGroup
@@ -467,7 +467,7 @@ func (d *daemon) status(ctx context.Context) *admin.Status {
 	return now
 }
 
-// pipelineStatus asks a pipeline whether it is ready, and returns what it does now.
+// pipelineStatus asks a pipeline whether it is ready, and returns its present status.
 func (d *daemon) pipelineStatus(ctx context.Context, s *state) admin.PipelineStatus {
 	opened, err := s.opened()
 	answer := admin.Answer{Err: err}
@@ -567,8 +567,8 @@ func (d *daemon) counted(ctx context.Context, name string, counter semel.Inspect
 	return took, err
 }
 
-// storeStatus asks a store whether it is ready, and counts its keys meanwhile. It returns nil if
-// the store is not open.
+// storeStatus asks a store whether it is ready, and counts its keys during that time. It
+// returns nil if the store is not open.
 func (d *daemon) storeStatus(ctx context.Context, name string) *admin.StoreStatus {
 	d.tendingMu.Lock()
 	of, open := d.tended[name]

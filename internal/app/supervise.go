@@ -25,7 +25,7 @@ import (
 // gives advice about an error knows that its server can be repaired. The other errors of
 // servers pass or are repaired, too. What remains must end the pipeline:
 //   - only the configuration can repair an invalid request;
-//   - a message at which the pipeline is told to stop stays there;
+//   - a message at which the pipeline stops, as configured, stays there;
 //   - another process has the store, the position or the name, and may have it for years;
 //   - a path on this machine cannot be used.
 func waits(err error) bool {
@@ -115,8 +115,8 @@ const (
 	worked = time.Minute
 )
 
-// persist calls attempt until it succeeds, ctx ends, or its error is none that the
-// pipeline waits for. An attempt opens a pipeline or a service, calls opened, and works
+// persist calls attempt until it succeeds, ctx ends, or it returns an error that
+// the pipeline does not wait for. An attempt opens a pipeline or a service, calls opened, and works
 // until the end. persist logs each new cause. An attempt that opens for long is reported
 // too. said adds to an error what it means; shown is for clients of probes. Before it
 // calls said, persist removes prefix from the text.
@@ -181,8 +181,8 @@ var errOpening = errors.New("the first answer of its servers: is each address ri
 // over. It reports whether that was not noted before.
 func (s *state) begun() bool { return !s.tried.Swap(true) }
 
-// stops ends what metrics and status say of a pipeline that was open: nobody knows yet
-// whether the next attempt pauses or stalls, too.
+// stops ends what metrics and status say of a pipeline that was open: it is not known
+// yet whether the next attempt pauses or stalls, too.
 func (s *state) stops() {
 	for reason := range parts {
 		s.gauges.ObservePipeline(pipeline.Event{Kind: pipeline.EventResumed, Pipeline: s.name, Reason: reason})

@@ -83,7 +83,7 @@ func (c *Checker) stack(s *Store) {
 }
 
 // loop returns the path from a store to the store with this name, or nil if there
-// is none.
+// is no such path.
 func (c *Checker) loop(from *Store, name string, way []string) []string {
 	if slices.Contains(way, from.Name) {
 		return nil // a loop, but not through name; it is reported elsewhere

@@ -253,8 +253,9 @@ func (f *File) Stack(name string) []*Store {
 	return list
 }
 
-// Shareable reports whether a second process can run a pipeline beside the first: its source hands
-// messages to several, its store is none of one process, and its target is no file.
+// Shareable reports whether a second process can run a pipeline in parallel with the first. Its
+// source must hand messages to several, its store must not be one of a single process, and its
+// target must be no file.
 func (f *File) Shareable(p *Pipeline) bool {
 	if !p.Source.About(p).Shared || p.Sink.About().Lines {
 		return false

@@ -153,8 +153,8 @@ type SourceAbout struct {
 	// success.
 	Drops Drops
 	// Never says why a rule for a header, the record key or the message id finds nothing in
-	// any message of the source, as in "a line of a file has no headers". It returns "" if
-	// the rule may find something. Nil means that every such rule may.
+	// any message of the source. An example is "a line of a file has no headers". It returns
+	// "" if the rule may find something. Nil means that every such rule may.
 	Never func(*key.Rule) string
 	// Key is the key rule of a pipeline that has none, because the source knows the sender of
 	// its messages. It is nil if the pipeline must have one.
@@ -304,7 +304,7 @@ type StoreEnv struct {
 	// KeepIDs makes the store keep readable ids, and KeepClaims makes claims outlive the
 	// process, if the store would do neither by itself.
 	KeepIDs, KeepClaims bool
-	// ReadOnly means that nobody will change the store. A kind of another module need then not
+	// ReadOnly means that no caller will change the store. A kind of another module need then not
 	// make its files; the error wraps ErrNoStore if there is nothing to read.
 	ReadOnly bool
 }
@@ -317,7 +317,7 @@ type Runnable interface {
 	// Ready returns nil if the pipeline can work, and otherwise the reason why not.
 	Ready(ctx context.Context) error
 	// Lag and Gauges return the backlog and the gauges of the source; see
-	// pipeline.SourceTraits. If there are none, the error wraps errors.ErrUnsupported.
+	// pipeline.SourceTraits. If the source has none, the error wraps errors.ErrUnsupported.
 	Lag(ctx context.Context) ([]pipeline.Lag, error)
 	Gauges(ctx context.Context) ([]pipeline.Gauge, error)
 }
@@ -452,7 +452,7 @@ type Migration struct {
 	Applied time.Time
 	// Newer: a newer version of the program applied the step, and this one does not know it.
 	Newer bool
-	// Missing are the quoted names of what the step has created and that is not there.
+	// Missing are the quoted names of objects that the step has created and that do not exist.
 	Missing []string
 }
 

@@ -209,7 +209,7 @@ func UserCaller(user, password string) string {
 	return user + ":" + hex.EncodeToString(sum[:16])
 }
 
-// UserOf returns the user in the name of a caller of the kind basic. ok is false if it is none.
+// UserOf returns the user in the name of a caller of the kind basic. ok is false for another one.
 func UserOf(caller string) (user string, ok bool) {
 	at := len(caller) - len(":") - hex.EncodedLen(16)
 	if at < 1 || caller[at] != ':' {

@@ -46,7 +46,7 @@ type ServeCaller struct {
 	Expires     time.Time
 }
 
-// Address returns what the server listens on, for people.
+// Address returns the address or socket that the server listens on, for people.
 func (s *Serve) Address() string {
 	if s.Socket != "" {
 		return "unix:" + s.Socket

@@ -20,8 +20,8 @@ type Number struct {
 // mostExponentDigits bounds exponents, so that no calculation with them overflows.
 const mostExponentDigits = 17
 
-// Parse reads a number as JSON has it. Unlike JSON, it allows zeros at the start. A number whose
-// exponent has more than 17 digits is none. Digits is a part of text if text has no point.
+// Parse reads a number as JSON has it. Unlike JSON, it allows zeros at the start. It refuses an
+// exponent of more than 17 digits. Digits is a part of text if text has no point.
 func Parse(text []byte) (n Number, ok bool) {
 	n.Negative = len(text) > 0 && text[0] == '-'
 	if n.Negative {

@@ -18,9 +18,9 @@ import (
 // of the same command reads only what is new. The command is the same if all but the
 // list of its inputs is: each input is remembered on its own, so a new one joins.
 
-// facts are what a file system tells of a file without reading it. Equal facts that are
-// not zero prove that the content is the same, unless the clock went back or somebody
-// wrote to the disk below the file system.
+// facts are the properties of a file that its file system knows without reading it. Equal
+// facts that are not zero prove that the content is the same, unless the clock went back or
+// a program wrote to the disk below the file system.
 type facts struct {
 	Size int64 `json:"size"`
 	// Changed and Status are the times of the last change of the content and of the
@@ -214,7 +214,7 @@ func (in *input) compare(ctx context.Context, was *finishedState) (c comparison,
 
 // endLastLine moves a state to the start of the next line of an input whose last line had
 // no end when it was read, with the content rest. Either only its end came, or the line
-// goes on and is another line.
+// continues and is another line.
 func (r *readState) endLastLine(was *finishedState, s *stream, rest []byte, beforeLast fingerprint) {
 	end := []byte("\r\n")
 	if next, _ := s.plain.Peek(len(end)); !bytes.HasPrefix(next, end) {

@@ -10,10 +10,10 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// hint says why a record may have no key: the line is no JSON document, or, of the first one of
-// an input, the rule has a typing error, or the input does not have one document on each line.
-// It returns "" if it finds no such cause. sure is set if the cause leaves no
-// doubt that the line itself is right.
+// hint says why a record may have no key: the line is no JSON document. Of the first one of an
+// input, it may also say that the rule has a typing error, or that the input does not have one
+// document on each line. It returns "" if it finds no such cause. sure is set if the cause leaves
+// no doubt that the line itself is right.
 func (x *extraction) hint(line []byte, err error, first bool) (text string, sure bool) {
 	var missing *key.MissingError
 	absent := errors.As(err, &missing) && missing.Reason == key.Absent
@@ -62,7 +62,7 @@ func memberHint(line []byte, rule string) (text string, sure bool) {
 	return didYouMean(diagnose.Member(line, rule))
 }
 
-// didYouMean joins what a record has and what is closest to the wanted field.
+// didYouMean joins the members that a record has and the one closest to the wanted field.
 func didYouMean(has, near string) (text string, sure bool) {
 	if near == "" {
 		return has, false

@@ -22,8 +22,8 @@ type input struct {
 	// again, such as standard input or a pipe.
 	kept   *stream
 	format Format
-	// compressed is set if a position in the content is none in the file: it is compressed, or
-	// its documents become lines.
+	// compressed is set if a position in the content is no position in the file: the file is
+	// compressed, or its documents become lines.
 	compressed bool
 	found      time.Time // time of the call that returned info
 	mark       []byte    // the byte order mark, if any
@@ -189,8 +189,8 @@ func (in *input) stream(ctx context.Context, offset int64) (*stream, error) {
 var errReplaced = errors.New("the file was replaced or changed after this run began: run the same command again")
 
 // streamBehind opens the input at an offset. If behind is not nil, it makes sure that the
-// content before the offset is still the same, because the file may have been replaced
-// since it was compared, as by the rotation of logs.
+// content before the offset is still the same. The file may have been replaced since it
+// was compared, as by the rotation of logs.
 func (in *input) streamBehind(ctx context.Context, offset int64, behind *fingerprint) (*stream, error) {
 	if behind == nil {
 		return in.stream(ctx, offset)
@@ -221,7 +221,7 @@ func (in *input) onlyGrew(now os.FileInfo) bool {
 	return os.SameFile(now, in.info) && (grown > 0 || grown == 0 && now.ModTime().Equal(in.info.ModTime()))
 }
 
-// damage reads compressed data to its end and returns what is wrong with it, or nil.
+// damage reads compressed data to its end and returns its error, or nil.
 func (in *input) damage() error {
 	s, err := in.stream(context.Background(), 0)
 	if err != nil {

@@ -36,7 +36,7 @@ type Run struct {
 }
 
 // Prepare checks the options, the inputs with their formats and headers, the
-// outputs, and what the store knows of them, before it touches anything. It may
+// outputs, and the state that the store has of them, before it touches anything. It may
 // wait for the first bytes of a pipe. The error is a [*RefusedError], the cause
 // of ctx, or an error of the store. Call [Run.Do] or [Run.Close] on a prepared
 // Run.

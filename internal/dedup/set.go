@@ -86,8 +86,8 @@ func (w *windowed[V]) decide(l lines, out []semel.Decision) error {
 	return nil
 }
 
-// answers converts what a batch asks of a table, and what the table answers. value and
-// print convert between prints and values. They are nil for a table without values.
+// answers converts the questions of a batch to a table, and the answers of the table. value
+// and print convert between prints and values. They are nil for a table without values.
 type answers[V any] struct {
 	value    func(uint64) V
 	print    func(V) uint64

@@ -50,8 +50,8 @@ type question struct {
 const (
 	// LeastMemory is the least Options.Memory.
 	LeastMemory = 64 << 20
-	// besideKeys is the memory of a run beside its keys: the program, and blocks of
-	// lines.
+	// besideKeys is the memory of a run in addition to its keys: the program, and blocks
+	// of lines.
 	besideKeys = 40 << 20
 	// garbage is how much more memory than its live part the collector permits, in
 	// percent.
@@ -236,7 +236,7 @@ type nameless struct {
 	left []string // that could not be removed while they are open
 }
 
-// Create removes the name at once.
+// Create removes the name immediately.
 func (n *nameless) Create(name string) (vfs.File, error) {
 	file, err := n.FS.Create(name)
 	if err != nil {

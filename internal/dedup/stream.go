@@ -344,7 +344,7 @@ func (s *stream) checkForeign(name string) error {
 	return nil
 }
 
-// checkSeparated refuses rows that are to be read as a stream of JSON documents.
+// checkSeparated refuses rows that should be read as a stream of JSON documents.
 func (s *stream) checkSeparated() error {
 	if s.live {
 		return nil

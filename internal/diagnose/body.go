@@ -68,7 +68,7 @@ func NoKey(body []byte, err error) error {
 	return err
 }
 
-// FlawOf returns the flaw of a text, and what the text is or has, as in "is one JSON array".
+// FlawOf returns the flaw of a text, and a phrase about the text, as in "is one JSON array".
 func FlawOf(text []byte, err error) (flaw Flaw, is string) {
 	syntax, isSyntax := errors.AsType[*key.SyntaxError](err)
 	missing, isMissing := errors.AsType[*key.MissingError](err)
@@ -186,8 +186,8 @@ func foreign(text []byte) string {
 
 const unread = ", which Semel does not read: take the key from a header or the record key, or convert it to JSON"
 
-// isBinary reports whether a text with control characters is none: it does not open as JSON, or it is
-// not UTF-8.
+// isBinary reports whether a text with control characters is binary: it does not open as JSON, or
+// it is not UTF-8.
 func isBinary(text []byte) bool {
 	text = bytes.TrimSuffix(bytes.TrimRight(text, "\r\n"), []byte("\x1a")) // of DOS
 	opens := bytes.TrimLeftFunc(text, func(c rune) bool { return c == 0 || c == 0x1e || unicode.IsSpace(c) || unicode.Is(unicode.Cf, c) })

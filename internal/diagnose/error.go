@@ -56,7 +56,7 @@ func (e *Error) ForAll() *Error {
 // Unwrap returns the error itself.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Network returns what the network says about a server, and the remedy. It returns nil
+// Network returns the meaning of an error of the network, and the remedy. It returns nil
 // if the error is not one of the network.
 func Network(err error) *Error {
 	var causes []string

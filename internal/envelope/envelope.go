@@ -151,7 +151,7 @@ func (p *pathStep) do(m *semel.Message) error {
 	return nil
 }
 
-// lacks says that a document has no value at a path, and what it has instead.
+// lacks says that a document has no value at a path, and lists the members that it has instead.
 func lacks(document []byte, path string, kind key.Kind) error {
 	if kind == key.Null {
 		return fmt.Errorf("%s is null", path)

@@ -130,7 +130,7 @@ func (e *explainer) keys() string {
 	return e.rule() + ", scope " + p.Key.Scope + ", " + where
 }
 
-// rule names the key rule, and what it ignores.
+// rule names the key rule, and the differences that it ignores.
 func (e *explainer) rule() string {
 	text := e.pipeline.RuleText()
 	if ignored := e.pipeline.Key.Rule.Ignores(); len(ignored) > 0 {

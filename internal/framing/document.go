@@ -110,8 +110,8 @@ type Span struct{ Start, End int }
 
 // Next returns the first document in data at or after the place from, and the place behind it. It
 // is not ok if the rest of data has no whole document; next is then the place up to which there
-// is none. last says that no more data follows. A caller that goes on with more data continues at
-// next, also if the data begins there.
+// is no document. last says that no more data follows. A caller that has more data continues at
+// next, even if the data begins there.
 func (d *Documents) Next(data []byte, from int, last bool) (doc Span, next int, ok bool, err error) {
 	i := from
 	for {

@@ -22,8 +22,8 @@ type Lines struct {
 }
 
 // NewLines returns a reader of the documents in a stream. A document of more than most bytes is an
-// error, and so is malformed JSON behind which no document can be found: it is a *StreamError, whose
-// Offset is that in the stream.
+// error, and so is malformed JSON behind which no document can be found. The error is a
+// *StreamError, whose Offset is that in the stream.
 func NewLines(from io.Reader, most int) *Lines { return &Lines{from: from, most: most} }
 
 // Read implements io.Reader. It does not wait for more documents than one.

@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Inbox has the received messages that nobody has read. Its owner, a source, guards it
+// Inbox has the received messages that no reader has taken. Its owner, a source, guards it
 // with a lock of its own, because what the source knows of a message changes together
 // with the inbox. The methods say who holds the lock.
 type Inbox struct {

@@ -12,10 +12,10 @@ import (
 )
 
 // Hosts returns a function that reports whether the Host of a request is one of the server's
-// own: a web page can let its own name point to this machine, and then read the answers (DNS
-// rebinding). A server's own hosts are loopback names and addresses, the host that it listens
-// on, the address that the connection came to, and the host of public. A request without Host
-// comes from no browser.
+// own. Without this check, a web page could let its own name point to this machine, and then
+// read the answers (DNS rebinding). A server's own hosts are loopback names and addresses, the
+// host that it listens on, the address that the connection came to, and the host of public. A
+// request without Host comes from no browser.
 func Hosts(address, public string) func(*http.Request) bool {
 	own := []string{PlainHost(address)}
 	if u, err := url.Parse(public); err == nil && u.Host != "" {

@@ -31,7 +31,7 @@ func Socket(path string) (net.Listener, error) {
 }
 
 // Unix listens on a unix socket that only the user of this process can use. A caller that wants
-// more users changes its mode afterwards: the other way round, anybody could connect meanwhile.
+// more users changes its mode afterwards: in the other order, any user could connect in between.
 func Unix(path string) (*net.UnixListener, error) {
 	listener, err := private().Listen(context.Background(), "unix", path)
 	if err != nil {
@@ -40,7 +40,7 @@ func Unix(path string) (*net.UnixListener, error) {
 	return listener.(*net.UnixListener), nil
 }
 
-// abandoned reports whether nobody listens on a socket.
+// abandoned reports whether no process listens on a socket.
 func abandoned(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode()&fs.ModeSocket == 0 {

@@ -39,7 +39,7 @@ const (
 	Delivered Meaning = "no failure; it was delivered"
 )
 
-// MeaningOf returns what the error of a delivery means.
+// MeaningOf returns the meaning of the error of a delivery.
 func MeaningOf(err error) Meaning {
 	_, permanent := errors.AsType[*semel.PermanentError](err)
 	_, unavailable := errors.AsType[*pipeline.UnavailableError](err)
@@ -60,7 +60,7 @@ func MeaningOf(err error) Meaning {
 	return Message
 }
 
-// Answer is an answer of a target, and what it means.
+// Answer is an answer of a target, and its meaning.
 type Answer struct {
 	// Name describes the answer in a row of the table.
 	Name string

@@ -26,7 +26,8 @@ LIMIT 1`
 
 // Holder describes the session of the server that holds a lock for which a statement
 // of this program waits, with the statement that ends the session. It returns "" if
-// there is none. It opens a connection of its own, because those that wait cannot ask.
+// there is no such session. It opens a connection of its own, because those that wait cannot
+// ask.
 // It blocks for at most a second, and may be called at any time.
 func Holder(ctx context.Context, server *pgx.ConnConfig) (_ string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)

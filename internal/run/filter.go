@@ -106,7 +106,7 @@ type filterBuilder struct {
 	numbers []uint64 // of the current part
 
 	// Scratch space of a part. hashes has for each slot the combined hashes of its numbers
-	// that are not yet placed, and degrees four times their count and, in the lower bits,
+	// that are not yet placed. degrees has four times their count and, in the lower bits,
 	// their combined roles: which of its three slots it is for a number.
 	hashes  []uint64
 	degrees []uint8
@@ -181,7 +181,7 @@ func (b *filterBuilder) closePart() error {
 }
 
 // place finds an order in which each number has a slot that later numbers do not use. It
-// returns false if there is none.
+// returns false if there is no such order.
 func (b *filterBuilder) place(p *part) bool {
 	size := p.size()
 	b.hashes = append(b.hashes[:0], make([]uint64, size)...)

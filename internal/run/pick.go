@@ -17,8 +17,9 @@ type sized interface {
 
 // Pick returns the newest neighbours among runs that are worth a merge, or none: at least
 // fanIn runs that become one of a higher class than each of them. Runs of a class differ in
-// size by less than fanIn times, a power of 2, so fanIn runs of one class always do, and
-// those of lower classes between them count, too. An empty run counts as one entry.
+// size by less than fanIn times, a power of 2. So fanIn runs of one class always become one
+// of a higher class, and those of lower classes between them count, too. An empty run counts
+// as one entry.
 //
 // A run of more than half the size of the largest is not merged by size again. Where such a
 // run ends a group, or no more runs fit in, two are enough if they become such a run.

@@ -3,7 +3,7 @@
 //
 // A run is written once and never changed. Whether it may have a digest is known without a
 // read, except for one in 250 that it does not have. One read of a block then tells. The
-// run itself is the data. Its filter, and the table of its blocks, stand in a file beside
+// run itself is the data. Its filter, and the table of its blocks, are in a file next to
 // it, which is made again from the run if it is missing or damaged.
 package run
 
@@ -43,7 +43,7 @@ const (
 	// mostMeta bounds what a caller keeps in the header.
 	mostMeta = unit - headSize - 4
 
-	// Suffix ends the name of a run, and IndexSuffix that of the file beside it.
+	// Suffix ends the name of a run, and IndexSuffix that of the file next to it.
 	Suffix      = ".run"
 	IndexSuffix = ".idx"
 	tempSuffix  = ".tmp"
@@ -121,7 +121,7 @@ func Compare(a, b *semel.Digest) int {
 	return slices.Compare(a[8:], b[8:])
 }
 
-// Open opens a run. It makes the file beside it again if that is missing or damaged. The
+// Open opens a run. It makes the file next to it again if that is missing or damaged. The
 // blocks are not read: each is verified when it is.
 func Open(p *Place, name string) (*Run, error) {
 	file, err := p.FS.Open(p.path(name))
@@ -148,7 +148,7 @@ func (r *Run) Close() error { return r.file.Close() }
 // Name returns the name of the file.
 func (r *Run) Name() string { return r.name }
 
-// Meta returns what the writer of the run kept in its header.
+// Meta returns the data that the writer of the run kept in its header.
 func (r *Run) Meta() []byte { return r.meta }
 
 // Entries returns the number of entries.
@@ -157,7 +157,7 @@ func (r *Run) Entries() int64 { return r.entries }
 // MemoryBytes returns the memory that the run takes.
 func (r *Run) MemoryBytes() int64 { return r.index.bytes() }
 
-// DiskBytes returns the length of the run and of the file beside it.
+// DiskBytes returns the length of the run and of the file next to it.
 func (r *Run) DiskBytes() int64 { return int64(r.units)*unit + r.index.fileBytes() }
 
 // MayHave reports whether the run may have a digest. It does not read.
@@ -294,7 +294,7 @@ func (r *Run) encodeHead() []byte {
 func Files(name string) []string { return []string{name, indexName(name)} }
 
 // Unfinished returns those of a directory's names that a writer or a deletion left, which
-// may be deleted: files with temporary names, and files beside a run that does not exist.
+// may be deleted: files with temporary names, and files next to a run that does not exist.
 func Unfinished(names []string) (left []string) {
 	for _, name := range names {
 		index, ok := strings.CutSuffix(name, IndexSuffix)
@@ -387,7 +387,7 @@ func (s *Scanner) fill(n int) error {
 	return s.run.ReadAt(s.bytes, s.off)
 }
 
-// loadIndex reads the file beside a run, or makes it again.
+// loadIndex reads the file next to a run, or makes it again.
 func (r *Run) loadIndex() error {
 	b, err := r.place.FS.ReadFile(r.place.path(indexName(r.name)))
 	if err == nil && r.index.decode(b, r.place.Store, r.sum) == nil {
@@ -424,13 +424,13 @@ func (r *Run) rebuildIndex() error {
 	if r.index.filter, err = build.finish(); err != nil {
 		return err
 	}
-	// The run can be used without the file. The next open tries again, also if a loss of
+	// The run can be used without the file. The next open tries again, even if a loss of
 	// power damages what is not synced.
 	_ = r.saveIndex(func(vfs.File) error { return nil })
 	return nil
 }
 
-// saveIndex replaces the file beside a run.
+// saveIndex replaces the file next to a run.
 func (r *Run) saveIndex(sync func(vfs.File) error) error {
 	p := r.place
 	name := p.path(indexName(r.name))

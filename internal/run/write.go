@@ -97,7 +97,7 @@ func (w *Writer) flush() error {
 	return err
 }
 
-// Finish ends the run with what the caller keeps in its header. When it returns, the
+// Finish ends the run with the data that the caller keeps in its header. When it returns, the
 // content of the run is durable, and its name is so after a sync of the directory. After an
 // error the run does not exist.
 func (w *Writer) Finish(meta []byte) (*Run, error) {

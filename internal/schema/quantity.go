@@ -114,8 +114,8 @@ func ParseChoice(text string, allowed ...string) (string, error) {
 	return text, nil
 }
 
-// ParseZone parses the name of a time zone. The zone of the host is none: it differs from
-// host to host.
+// ParseZone parses the name of a time zone. It refuses the zone of the host, which differs
+// from host to host.
 func ParseZone(text string) (*time.Location, error) {
 	zone, err := time.LoadLocation(text)
 	if err != nil || zone == time.Local {

@@ -122,7 +122,7 @@ func resultOf(r *semel.Result) *storeapi.Result {
 	return a
 }
 
-// bytesText returns bytes as text, or in base64 if they are none.
+// bytesText returns bytes as text, or in base64 if they are not UTF-8.
 func bytesText(data []byte) (*string, *[]byte) {
 	if !utf8.Valid(data) {
 		return nil, &data

@@ -159,7 +159,7 @@ func (q *quota) begin(now time.Time) {
 	}
 }
 
-// failures counts wrong credentials of addresses, so that nobody guesses tokens fast.
+// failures counts wrong credentials of addresses, so that no client guesses tokens fast.
 type failures struct {
 	mu     sync.Mutex // guards the fields below
 	minute time.Time
@@ -186,7 +186,7 @@ func (f *failures) add(address string, now time.Time) bool {
 	return f.by[address] > maxFailures
 }
 
-// limited is a listener that refuses connections above a limit: it closes them at once.
+// limited is a listener that refuses connections above a limit: it closes them immediately.
 type limited struct {
 	net.Listener
 	most int64

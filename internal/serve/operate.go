@@ -281,7 +281,7 @@ func (c *call) decide(verb string, names []string, change func(ctx context.Conte
 	switch {
 	case !c.who.maySee(record):
 		if d.key.ID == "" {
-			return nil, forbidden("of this record") // also of one that is not there
+			return nil, forbidden("of this record") // the same if it does not exist
 		}
 		return nil, forbidden(d.key.Scope)
 	case d.state != nil && *d.state != record.State, d.token != nil && *d.token != record.Token:

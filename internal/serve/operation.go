@@ -64,7 +64,7 @@ func (o *operation) key() *semel.Key {
 // If a key comes twice with different verbs, its operations are done in order, in several
 // calls.
 //
-// A call does not end with its client: a claim that is granted to nobody would otherwise be
+// A call does not end with its client: a claim that is granted to no client would otherwise be
 // given back while its repetition is granted.
 func run(ctx context.Context, store semel.Store, list []*operation, r *room) {
 	ctx = context.WithoutCancel(ctx)

@@ -41,7 +41,7 @@ type reply struct {
 	at   time.Time     // when the request came
 }
 
-// now returns the answer with what is left of its leases.
+// now returns the answer with the time that is left of its leases.
 func (r *reply) now() []byte {
 	const member = "lease_ms"
 	var all storeapi.Items

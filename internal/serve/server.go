@@ -84,7 +84,7 @@ type Server struct {
 // served is what the server uses after Open.
 type served struct {
 	store     semel.Store
-	inspector semel.Inspector // nil if the store is none
+	inspector semel.Inspector // nil if the store is not one
 	observer  semel.Observer
 }
 
@@ -145,7 +145,7 @@ func New(opts Options) *Server {
 // SetCallers replaces the callers. Requests in progress keep theirs.
 func (s *Server) SetCallers(list []*Caller) { s.access.callers.Store(newCallers(list)) }
 
-// Serve serves until ctx ends, and then drains: new claims are refused, and completions,
+// Serve serves until ctx ends, and then drains. It then refuses new claims. Completions,
 // releases and extensions are served for as long as claims that it granted may live, or
 // the options say. Before Open was called it answers 503.
 func (s *Server) Serve(ctx context.Context) error {

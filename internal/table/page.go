@@ -51,7 +51,7 @@ func (s *Shard[V]) digest(first byte, x *slot[V]) semel.Digest {
 	return d
 }
 
-// EachExpiry calls tell with the expiry of each digest that has one, also of
+// EachExpiry calls tell with the expiry of each digest that has one, even of
 // expired digests that were not yet swept.
 func (s *Shard[V]) EachExpiry(tell func(Tick)) {
 	for i := range s.slots {

@@ -117,7 +117,7 @@ var rabbitMQ = []string{
 // composition are the kinds of a configuration to compose.
 type composition struct{ from, to, store string }
 
-// asked reports whether a configuration is to be composed.
+// asked reports whether a configuration must be composed.
 func (c *composition) asked() bool { return c.from != "" || c.to != "" || c.store != "" }
 
 // kindsOf returns the names of parts.

@@ -22,7 +22,7 @@ import (
 	"github.com/semel-dev/semel/internal/config"
 )
 
-// The costs of what is wrong with the section "serve".
+// The costs of problems with the section "serve".
 const (
 	unstarted   = "semel serve does not start"
 	unconnected = "clients cannot connect"
@@ -58,7 +58,7 @@ func examineListen(ctx context.Context, x *config.Examination, s *config.Serve, 
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	switch {
 	case err == nil:
-		_ = listener.Close() // nobody has connected
+		_ = listener.Close() // no client has connected
 		x.Note(doctor.Fine, subject, address+" is free", "", "")
 	case !errors.Is(err, syscall.EADDRINUSE):
 		x.Note(doctor.Broken, subject, err.Error(), unstarted, "write an address of this machine that this user may listen at")
@@ -141,7 +141,7 @@ func asksServe(ctx context.Context, network, address string, secure *tls.Config)
 	case err != nil:
 		return err
 	}
-	defer func() { _ = answer.Body.Close() }() // it was read, or nobody needs it
+	defer func() { _ = answer.Body.Close() }() // it was read, or is not needed
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 64<<10))
 	if ours := strings.Contains(string(text), `"durable_claims"`) || strings.Contains(answer.Header.Get("WWW-Authenticate"), `realm="semel"`); !ours {
 		return cmp.Or(err, fmt.Errorf("GET /v1/limits gets %s", answer.Status))

@@ -31,7 +31,7 @@ type Question struct {
 	Quick bool
 	// Down returns why a store is not asked. Defaults to asking each.
 	Down func(store string) error
-	// Status returns what the pipelines do. Defaults to the answer of the running process.
+	// Status returns the status of the pipelines. Defaults to the answer of the running process.
 	Status func(ctx context.Context) *admin.Status
 	// ParkedOf lists the parked messages of a pipeline. Defaults to all of its place.
 	ParkedOf func(ctx context.Context, p *config.Pipeline, fn func(*pipeline.Parked) bool) error
@@ -106,7 +106,7 @@ func (q *Question) Ask(ctx context.Context, places []Place) (*Answer, error) {
 // statusFor limits the question what the running process does.
 const statusFor = 2 * time.Second
 
-// status returns what the pipelines do, or nil if no process answers.
+// status returns the status of the pipelines, or nil if no process answers.
 func (q *Question) status(ctx context.Context) *admin.Status {
 	if q.Status != nil {
 		return q.Status(ctx)
@@ -246,7 +246,8 @@ func (q *Question) records(ctx context.Context, f *open.StoreFlags, at *Place, k
 }
 
 // ofUser returns the records of an Idempotency-Key of any caller, or of one who is a user of
-// HTTP Basic authentication: the caller has a digest of the password, which nobody who asks has.
+// HTTP Basic authentication. The name of the latter has a digest of the password, which the
+// person who asks does not have.
 func (q *Question) ofUser(ctx context.Context, store semel.Store, at *Place) []semel.Record {
 	p := q.Conf.Proxy
 	switch {

@@ -41,7 +41,7 @@ type Fate struct {
 	By        pipeline.Settlement // the last settlement by an operator, or zero
 }
 
-// And returns what the audit log says in two parts, of which the second follows.
+// And joins the fates from two parts of the audit log, of which next is from the later one.
 func (f Fate) And(next Fate) Fate {
 	if next.By.How == "" {
 		next.By = f.By

@@ -67,9 +67,9 @@ func (d *Detail) String() string {
 	return d.Text + ": " + d.Command
 }
 
-// Details returns what the tables of a status have no place for: reasons, errors, the lag of
-// partitions, and the commands for what needs a person. file names the configuration in
-// command lines; it is "" if it is not known, or if flags describe the service.
+// Details returns the facts that the tables of a status have no place for: reasons, errors, the
+// lag of partitions, and the commands for states that need a person. file names the configuration
+// in command lines; it is "" if it is not known, or if flags describe the service.
 func Details(now *admin.Status, file string) (list []Detail) {
 	add := func(kind Kind, name string, person bool, format string, args ...any) *Detail {
 		list = append(list, Detail{Kind: kind, Name: name, Person: person, Text: fmt.Sprintf(format, args...)})

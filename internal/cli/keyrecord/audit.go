@@ -32,7 +32,7 @@ type auditLine struct {
 	After     string `json:"after,omitempty"`
 	Message   string `json:"message,omitempty"` // that is parked
 	Reason    string `json:"reason,omitempty"`
-	Outcome   string `json:"outcome,omitempty"` // OutcomeFailed, or what Audited was told
+	Outcome   string `json:"outcome,omitempty"` // OutcomeFailed, or the outcome given to Audited
 	Error     string `json:"error,omitempty"`
 }
 

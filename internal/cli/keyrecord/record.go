@@ -86,7 +86,7 @@ func ResultName(kind semel.ResultKind) string {
 // Fact is one thing that is known of a record.
 type Fact struct{ Name, Value string }
 
-// Facts returns what is known of a record, for people.
+// Facts returns the known facts of a record, for people.
 func Facts(r *semel.Record) (list []Fact) {
 	fact := func(name, value string) {
 		if value != "" {

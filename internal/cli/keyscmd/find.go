@@ -90,8 +90,8 @@ func (k *keysFlags) place(cmd *cobra.Command, t *target) error {
 // keys returns the keys that the target may mean in some scopes.
 func (t *target) keys(scopes []string) []semel.Key { return open.InEach(scopes, t.ids) }
 
-// find returns the records of a target. If there is none, absent says so, and where
-// else the key is.
+// find returns the records of a target. If there is no record, absent says so, and
+// where else the key is.
 func (k *keysFlags) find(ctx context.Context, store semel.Store, t *target) (found []semel.Record, absent, err error) {
 	if t.byDigest {
 		if found, err = k.LookUpDigest(ctx, store, t.digest); err == nil && len(found) == 0 {

@@ -56,8 +56,8 @@ var (
 	errPatience    = errors.New("the store does not answer")
 )
 
-// Waiters for a store that only one process can have open ask less often: each question opens
-// it, which its holder must wait for, and an embedded store can be opened 16 million times.
+// Waiters for a store that only one process can have open ask less often. Each question opens
+// the store, and its holder must wait for that. An embedded store can be opened 16 million times.
 const (
 	firstPause = 2 * time.Second
 	lastPause  = 10 * time.Second

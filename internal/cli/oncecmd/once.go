@@ -22,7 +22,7 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// Exit statuses beside that of the command. Scripts rely on them.
+// Exit statuses besides that of the command. Scripts rely on them.
 const (
 	statusHeld     = 75 // another call holds the key
 	statusUnknown  = 76 // the outcome is unknown

@@ -25,7 +25,7 @@ import (
 const grace = 10 * time.Second
 
 // process is the running command with its process group. A keeper leads the group: a shell that
-// ends the group when this program has ended, also by SIGKILL. The group exists for as long as
+// ends the group when this program has ended, even by SIGKILL. The group exists for as long as
 // its leader was not waited for, so its number stays its own.
 type process struct {
 	group    int
@@ -43,7 +43,7 @@ type process struct {
 
 // startProcess starts a command in a process group of its own, which the keeper leads.
 func startProcess(a *term.App, k *keeper, path string, argv, env []string, out *output, taken *listener) (*process, error) {
-	taken.take(syscall.SIGTSTP) // before the command runs: it would go on while this program is stopped
+	taken.take(syscall.SIGTSTP) // before the command runs: it would continue while this program is stopped
 	p := &process{out: out, ended: make(chan int, 1), resumed: make(chan struct{}, 1)}
 	cmd := &exec.Cmd{Path: path, Args: argv, Env: env, Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{Setpgid: true}}
 	if file, ok := a.Stdin.(*os.File); ok {
@@ -169,7 +169,7 @@ func (p *process) signal(sig syscall.Signal) {
 		case p.resumed <- struct{}{}:
 		default:
 		}
-	case syscall.SIGTSTP: // while this program is stopped, nobody extends the lease
+	case syscall.SIGTSTP: // while this program is stopped, no process extends the lease
 		if !p.suspended.Swap(true) {
 			_ = syscall.Kill(-p.group, syscall.SIGSTOP) // it may have ended
 			go p.suspend()
@@ -269,7 +269,7 @@ func startKeeper() *keeper {
 	return &keeper{cmd, alive, ready}
 }
 
-// isReady waits until the keeper ignores signals. It returns false if there is none.
+// isReady waits until the keeper ignores signals. It returns false if there is no keeper.
 func (k *keeper) isReady() bool {
 	if k == nil || k.cmd == nil {
 		return false
@@ -292,8 +292,8 @@ func (k *keeper) end() {
 type terminal struct{ file *os.File }
 
 // openTerminal returns nil if there is no terminal, or if this program is not in its foreground.
-// It also returns nil beside a pipe: the other programs of a pipeline, such as less, are in the
-// group of this one, and would lose the terminal.
+// It also returns nil if standard input or output is a pipe. The other programs of a pipeline,
+// such as less, are in the group of this one, and would lose the terminal.
 func openTerminal() *terminal {
 	for _, file := range []*os.File{os.Stdin, os.Stdout} {
 		if info, err := file.Stat(); err == nil && info.Mode()&os.ModeNamedPipe != 0 {

@@ -36,7 +36,7 @@ type callStore struct {
 	traits semel.Traits
 	answer semel.ClaimAnswer // the last one
 	failed error             // why the claim may not have been given back
-	over   bool              // nobody uses the store any more
+	over   bool              // the store is no longer in use
 
 	// held is set while the store has the claim of this call, or may have granted it.
 	held atomic.Bool
@@ -161,7 +161,7 @@ func (s *callStore) settle(ctx context.Context) {
 	_ = retry.Poll(ctx, time.Now().Add(settleTime), func() bool { return !s.held.Load() }) // last says how it ended
 }
 
-// Release implements semel.Store. It asks again until ctx ends, because nobody could do so
+// Release implements semel.Store. It asks again until ctx ends, because no process could do so
 // after the call: a claim that is left behind looks like that of a dead holder.
 func (s *callStore) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) (err error) {
 	waited := retry.Poll(ctx, time.Now().Add(s.patience), func() bool {

@@ -158,8 +158,8 @@ func Holder(ctx context.Context, conf *config.File) *admin.Client {
 }
 
 // Waits returns why a pipeline does not work now, and when it tries again, as the process that
-// runs it says: the one that has an embedded store open, or the admin server of the file. It
-// returns "" if the pipeline works, or if no process answers.
+// runs it says. That is the one that has an embedded store open, or the admin server of the file.
+// It returns "" if the pipeline works, or if no process answers.
 func Waits(ctx context.Context, conf *config.File, pipeline string) (why string, next, now time.Time) {
 	status, err := StatusOf(ctx, conf, "")
 	if err != nil {
@@ -173,9 +173,9 @@ func Waits(ctx context.Context, conf *config.File, pipeline string) (why string,
 	return "", next, now
 }
 
-// StatusOf asks the process that runs a configuration for its status: the one with the admin
-// server at an address, or without one that has an embedded store open, or the admin server of
-// the file. It blocks until that answers.
+// StatusOf asks the process that runs a configuration for its status. With an address, that is
+// the process with the admin server there. Without one, it is the process that has an embedded
+// store open, or the admin server of the file. StatusOf blocks until that process answers.
 func StatusOf(ctx context.Context, conf *config.File, address string) (*admin.Status, error) {
 	now := &admin.Status{}
 	if address == "" {

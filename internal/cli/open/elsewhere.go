@@ -9,9 +9,10 @@ import (
 	"github.com/semel-dev/semel/internal/admin"
 )
 
-// Elsewhere looks for ids in scopes that a verb has not looked in: in likely scopes, in scopes
-// with a rule in the store, and among the keys with a readable scope, for a second at most. What
-// follows the likely scopes is a hint: an error ends it. Quick leaves the last step out.
+// Elsewhere looks for ids in scopes that a verb has not looked in. It begins with likely
+// scopes. Then it looks, for a second at most, in scopes with a rule in the store, and among the
+// keys with a readable scope. These two steps are a hint: an error ends them. Quick leaves the
+// last step out.
 func (f *StoreFlags) Elsewhere(ctx context.Context, store semel.Store, ids, likely []string) ([]semel.Record, error) {
 	found, err := f.LookUp(ctx, store, InEach(likely, ids))
 	if err != nil || len(found) > 0 {

@@ -95,7 +95,7 @@ func (c *cached[T]) again(ctx context.Context, read func(context.Context) (T, er
 	return value, err
 }
 
-// last returns what was read last without an error, or false.
+// last returns the value that was last read without an error, or false.
 func (c *cached[T]) last() (value T, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,12 +115,12 @@ func (c *cached[T]) forget() {
 
 // rendered keeps what was rendered of one status for each person, because many people look at it.
 type rendered struct {
-	mu    sync.Mutex // guards the fields below, also while one of them is rendered
+	mu    sync.Mutex // guards the fields below, even while one of them is rendered
 	of    *admin.Status
 	pages map[admin.Identity][]byte
 }
 
-// get returns what render returned for a person and a status, which nobody changes.
+// get returns the result of render for a person and a status. No caller changes it.
 func (c *rendered) get(of *admin.Status, who admin.Identity, render func() ([]byte, error)) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -56,7 +56,7 @@ func overviewPage(v *visit) error {
 	return err
 }
 
-// overviewOf returns what the overview shows of a status.
+// overviewOf returns the facts that the overview shows of a status.
 func overviewOf(v *visit, now *admin.Status) *overviewData {
 	d := &overviewData{Time: now.Time, Started: now.Started}
 	details := facts.Details(now, v.File)
@@ -115,7 +115,7 @@ func noticeOf(d facts.Detail) notice {
 	return n
 }
 
-// pipelinePart returns what the overview shows of a pipeline.
+// pipelinePart returns the facts that the overview shows of a pipeline.
 func pipelinePart(v *visit, now *admin.Status, s *admin.PipelineStatus) part {
 	p := part{
 		Name: s.Name, State: s.State, Link: "pipeline?name=" + url.QueryEscape(s.Name),
@@ -157,7 +157,7 @@ func holdsAlone(v *visit, p *config.Pipeline) bool {
 	return p.OnLeaseExpired == "hold" && len(v.Conf.PipelinesOn(p.Store.Name)) == 1 && !proxied && !v.Conf.ServedOn(p.Store.Name)
 }
 
-// storePart returns what the overview shows of a store.
+// storePart returns the facts that the overview shows of a store.
 func storePart(v *visit, now *admin.Status, s *admin.StoreStatus) part {
 	p := part{
 		Name: s.Name, State: s.State, Link: "store?name=" + url.QueryEscape(s.Name), Well: s.State == admin.StateReady,

@@ -165,7 +165,7 @@ type storeData struct {
 // storePage shows what a store holds.
 func storePage(v *visit) error { return showStore(v, v.r.URL.Query(), false) }
 
-// doctorPage shows what a store holds, and what is wrong with it.
+// doctorPage shows what a store holds, and its problems.
 func doctorPage(v *visit) error { return showStore(v, v.r.PostForm, true) }
 
 func showStore(v *visit, form url.Values, examine bool) error {

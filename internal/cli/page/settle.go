@@ -189,7 +189,7 @@ func foretellKeys(v *visit, ctx context.Context, p *config.Pipeline, list []pipe
 	}
 	records := make([]semel.Record, len(keys))
 	unseen := ""
-	if err := facts.Markable(v.Conf, p); err != nil { // the keys are elsewhere, or there are none
+	if err := facts.Markable(v.Conf, p); err != nil { // the keys are elsewhere, or do not exist
 		unseen = "the pipeline decides"
 	} else if err := v.onStore(p.Store.Name, func(by *facts.Hands) error { return by.LookUp(ctx, keys, records) }); err != nil {
 		unseen = "not known: " + v.App.Redact(term.JoinLines(err.Error()))
@@ -349,7 +349,7 @@ func settleMessage(v *visit, ctx context.Context, do string, p *config.Pipeline,
 	if _, ok := letters.(facts.ParkedTopic); ok {
 		outcome = keyrecord.OutcomeWritten
 	}
-	if facts.Markable(v.Conf, p) != nil { // no store has its key, so the log beside the messages has the change
+	if facts.Markable(v.Conf, p) != nil { // no store has its key, so the log next to the messages has the change
 		return keyrecord.Audited(ctx, letters, "parked retry", by, &semel.Record{Key: m.Key}, semel.Absent, outcome, again)
 	}
 	return v.onStore(p.Store.Name, func(hands *facts.Hands) error {
@@ -558,7 +558,7 @@ func unknownOf(v *visit, ctx context.Context, name string) (*unknownList, error)
 	})
 }
 
-// older returns the earlier of two times, where zero is none.
+// older returns the earlier of two times, where zero is no time.
 func older(a, b time.Time) time.Time {
 	if a.IsZero() || b.Before(a) {
 		return b

@@ -65,7 +65,7 @@ type timeline struct {
 	Title string
 }
 
-// mark is one event of a timeline, with its number in the list beside the picture, or the present.
+// mark is one event of a timeline, with its number in the list next to the picture, or the present.
 type mark struct {
 	X int
 	// Label is the number, or "now".

@@ -34,7 +34,7 @@ type Options struct {
 	At net.Addr
 	// Apart: it is not the page at admin.public_url.
 	Apart bool
-	// Tell writes a login link to the terminal. It is nil if there is none, or with credentials.
+	// Tell writes a login link to the terminal. It is nil without a terminal, or with credentials.
 	Tell func(link string)
 }
 
@@ -220,7 +220,7 @@ func (v *visit) failure(text string) string {
 	return v.App.Redact(term.PlainText(term.JoinLines(text)))
 }
 
-// alone waits until nobody else is at work, and returns what ends the work.
+// alone waits until no other request is at work, and returns the function that ends the work.
 func alone(ctx context.Context, at chan struct{}, what string) (end func(), err error) {
 	select {
 	case at <- struct{}{}:

@@ -142,7 +142,7 @@ type retry struct {
 	auditEnd int64 // end of the audit log before the messages were listed
 
 	telling sync.Mutex // guards waits while a pipeline runs in this process
-	waits   string     // why the pipeline does not take the messages, as it was told last
+	waits   string     // why the pipeline does not take the messages, by the last report
 }
 
 // lookEvery is how often retry asks why the messages wait.

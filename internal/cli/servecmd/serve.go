@@ -143,10 +143,10 @@ func (f *flags) config(wrong *term.Problems) *config.File {
 	return conf
 }
 
-// ballast is how much memory the garbage collector counts beside that of the server, unless GOGC or
-// GOMEMLIMIT is set. Nobody writes to it, so it takes no memory of the machine. Without it, the
-// memory of a server with few keys is collected after each 4 MiB of new objects, which is 1,000
-// requests. That took a quarter of the processor time.
+// ballast is how much memory the garbage collector counts in addition to that of the server,
+// unless GOGC or GOMEMLIMIT is set. No code writes to it, so it takes no memory of the machine.
+// Without it, the memory of a server with few keys is collected after each 4 MiB of new objects,
+// which is 1,000 requests. That took a quarter of the processor time.
 const ballast = 32 << 20
 
 func (f *flags) run(ctx context.Context, conf *config.File, log *slog.Logger) error {
@@ -238,7 +238,7 @@ func callersOf(s *config.Serve) (list []*serve.Caller) {
 }
 
 // reread reads the callers again at each SIGHUP, until ctx ends. If the file is wrong, or
-// has no callers any more, the old ones stay. The caller must call the function that it
+// no longer has callers, the old ones stay. The caller must call the function that it
 // returns.
 func (f *flags) reread(ctx context.Context, server *serve.Server, log *slog.Logger) (wait func()) {
 	if f.file == "" {

@@ -139,7 +139,7 @@ func (a *App) interrupted(path string, err error) int {
 // InterruptedError is the error of an interrupted verb that the same command would not
 // resume.
 type InterruptedError struct {
-	// Text says what was done, and what the same command does.
+	// Text says what was done, and describes the effect of the same command.
 	Text string
 	// Err is the cause of the interruption.
 	Err error

@@ -236,7 +236,7 @@ func noCase(err error) string {
 	return fmt.Sprintf("%s: expected %s, got JSON %s", wrong.Field, want, wrong.Value)
 }
 
-// What becomes of a message with key.keep, beside what dry-run has.
+// The results of a message with key.keep, besides those of dry-run.
 const (
 	caseHeld       = "held"
 	caseSuperseded = "superseded"
@@ -376,7 +376,7 @@ func (b *caseBench) run(ctx context.Context, c *testCase) (caseLine, error) {
 	return line, nil
 }
 
-// compare compares what became of a case with what is expected.
+// compare compares the result of a case with the expected one.
 func (c *testCase) compare(line *caseLine) {
 	if c.Decision != "" && c.Decision != line.Decision {
 		line.Wrong = append(line.Wrong, fmt.Sprintf("it is %s, want %s", cmp.Or(line.Decision, "no message"), c.Decision))

@@ -199,8 +199,9 @@ func (u *ui) parked(ctx context.Context, name string) (pipeline.DeadLetters, boo
 // countFor limits the time for a count.
 const countFor = time.Second
 
-// status returns what the pipelines do, as the process that runs them says, and the state of the
-// shared stores. It asks all at once, so that one that does not answer takes no time from the others.
+// status returns the status of the pipelines, as the process that runs them says, and the state
+// of the shared stores. It asks all concurrently, so that one that does not answer takes no time
+// from the others.
 func (u *ui) status(ctx context.Context) *admin.Status {
 	var asking sync.WaitGroup
 	stores := make([]*admin.StoreStatus, len(u.conf.Stores))
@@ -220,7 +221,7 @@ func (u *ui) status(ctx context.Context) *admin.Status {
 	return now
 }
 
-// running returns what the pipelines do, without stores.
+// running returns the status of the pipelines, without stores.
 func (u *ui) running(ctx context.Context) *admin.Status {
 	answer := u.ask(ctx, u.conf, func(ctx context.Context) error {
 		now, err := open.StatusOf(ctx, u.conf, "")

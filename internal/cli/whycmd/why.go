@@ -20,7 +20,7 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// question are the flags of why, and what they ask.
+// question are the flags of why, and the question that they ask.
 type question struct {
 	*facts.Question
 	pipeline, storeName string

@@ -96,8 +96,8 @@ func (c *Client) denied(p *config.Pipeline, err error) (cause, remedy string) {
 	return cause, "kafka-acls.sh --bootstrap-server " + c.Brokers[0] + " --add --allow-principal " + principal + " --operation " + lacks + " " + on + "; semel doctor checks all rights"
 }
 
-// deniedTopic returns the topic of a pipeline that an error names, and what the pipeline does
-// with it.
+// deniedTopic returns the topic of a pipeline that an error names, and the operations of the
+// pipeline on it.
 func deniedTopic(p *config.Pipeline, text string) (topic string, operations []string) {
 	found := func(name string, does ...string) {
 		if len(name) > len(topic) && strings.Contains(text, name) {

@@ -21,7 +21,7 @@ type Sink struct {
 	// Partition is record-key (by the hash of the record key) or same (the
 	// partition number of the source).
 	Partition string
-	// Compression is none, gzip, snappy, lz4 or zstd.
+	// Compression is one of none, gzip, snappy, lz4 or zstd.
 	Compression string
 	// KeyHeaders adds headers with the key and the attempt.
 	KeyHeaders bool

@@ -68,7 +68,7 @@ func (s *Source) Records(ctx context.Context, f *config.File, p *config.Pipeline
 	return records, err
 }
 
-// recordOf returns what is known of a key.
+// recordOf returns the record of a known key.
 func recordOf(k *kafkatxn.KnownKey) semel.Record {
 	return semel.Record{
 		Key: k.Key, Digest: k.Digest, State: semel.Done, FirstSeen: k.FirstSeen, Expires: k.Expires,
