@@ -10,9 +10,9 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// hint says why a record may have no key: the line is no JSON document. Of the first one of an
-// input, it may also say that the rule has a typing error, or that the input does not have one
-// document on each line. It returns "" if it finds no such cause. sure is set if the cause leaves
+// hint says why a record may have no key: the line is no JSON document. For the first line of
+// an input, it may also say that the rule has a typing error, or that the input does not have
+// one document on each line. It returns "" if it finds no such cause. sure is set if the cause leaves
 // no doubt that the line itself is right.
 func (x *extraction) hint(line []byte, err error, first bool) (text string, sure bool) {
 	var missing *key.MissingError
