@@ -126,7 +126,7 @@ func (e *sourceEnv) close(ctx context.Context, s *spy) {
 	}
 }
 
-// remembersAcks acknowledges some messages, in any order and concurrently.
+// remembersAcks acknowledges some messages, in any order and many in one call.
 // After the source is opened again all others must come; those before the first
 // of them must not.
 func (e *sourceEnv) remembersAcks() {
