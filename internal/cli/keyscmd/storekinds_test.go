@@ -28,7 +28,7 @@ stores:
   mem:    { memory: {} }
   seen:   { filter: { rate: 0.01, expect: 1000, window: 1d } }
   files:  { embedded: { path: ./files, keep_ids: true } }
-  cache:  { redis: { url: %q, prefix: %q, keep_ids: true } }
+  cache:  { redis: { url: %q, prefix: %q, keep_ids: true, timeout: 30s } }
   db:     { postgres: { dsn: %q, keep_ids: true, partitions: 4 } }
   second: { redis: { url: %q, prefix: %q, timeout: 30s } }
   bits:   { filter: { redis: second, rate: 0.01, expect: 1000, window: 1h } }
