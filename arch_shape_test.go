@@ -20,7 +20,7 @@ import (
 	"testing"
 )
 
-// mostHomes is in how many files the methods of one type may stand, and mostBackward how
+// mostHomes is in how many files the methods of one type may stand. mostBackward is how
 // many percent of the references between the files of a package may run against the best
 // order of its files. Read in that order, a file needs few that come later.
 const mostHomes, mostBackward = 3, 20

@@ -487,7 +487,7 @@ func TestNoAnswerLeavesTheOutcomeUnknown(t *testing.T) {
 	t.Parallel()
 	leave := make(chan struct{})
 	left := sync.OnceFunc(func() { close(leave) })
-	// A proxy that stands still may send nothing in time, or notice both times at once. Then
+	// A proxy that stands still may send nothing in time, or notice both times together. Then
 	// it gets more time.
 	for late := 20 * time.Millisecond; ; late *= 2 {
 		s := &service{handle: func(http.ResponseWriter, *http.Request) { <-leave }}

@@ -264,7 +264,7 @@ func TestTheKeyOfAToolIsItsNameAndADigestOfItsArguments(t *testing.T) {
 	}
 }
 
-// A stream: progress reaches the client at once, and the response is kept.
+// A stream: progress reaches the client immediately, and the response is kept.
 func TestTheResponseOfAStreamIsKept(t *testing.T) {
 	t.Parallel()
 	for ending, text := range map[string]string{

@@ -205,7 +205,7 @@ func TestMessagesThatAreRetriedDoNotHoldUpOthers(t *testing.T) {
 }
 
 // togetherSink fails a whole batch if it has a bad message, as a connection that breaks does. A batch
-// takes a moment of the bubble's time, in which all that the source has is read: the size of the next
+// takes a moment of the bubble's time, in which all that the source has is read. The size of the next
 // one does not depend on how fast the reader is.
 type togetherSink struct{ batches int } // of one worker
 

@@ -36,7 +36,7 @@ func (s *stallEvents) get() []pipeline.Event {
 	return slices.Clone(s.list)
 }
 
-// A pipeline with work that settles nothing says so, and what it waits for, until it
+// A pipeline with work that settles nothing says so, and says why it waits, until it
 // moves again.
 func TestAStallNamesItsCause(t *testing.T) {
 	t.Parallel()

@@ -206,8 +206,8 @@ func TestSuiteCatchesBrokenSources(t *testing.T) {
 	}
 }
 
-// TestSuiteCatchesBrokenSourcesOfAServer says for each bug which case catches it, and what the
-// failure says.
+// TestSuiteCatchesBrokenSourcesOfAServer says for each bug which case catches it, and which
+// words the failure has.
 func TestSuiteCatchesBrokenSourcesOfAServer(t *testing.T) {
 	t.Parallel()
 	const tells, all = "a message arrives with its time, its headers and its origin", "every message is settled, and each key has its effect once"
@@ -398,8 +398,8 @@ func TestSuiteCatchesBrokenSinks(t *testing.T) {
 	}
 }
 
-// TestSuiteCatchesBrokenSinksOfAServer says for each bug which case catches it, and what the
-// failure says.
+// TestSuiteCatchesBrokenSinksOfAServer says for each bug which case catches it, and which
+// words the failure has.
 func TestSuiteCatchesBrokenSinksOfAServer(t *testing.T) {
 	t.Parallel()
 	const refused, away, lost = "a message that the target refuses is permanent, and holds up its group alone", "a target that cannot be reached is unavailable", "after a lost answer the outcome is unknown"

@@ -236,7 +236,7 @@ type netSource struct {
 	consumer   string
 	bug        sourceBug
 	partitions []*pipeline.Partition
-	pending    bool // ask for what the server holds for this consumer
+	pending    bool // ask for the messages that the server holds for this consumer
 }
 
 var consumers struct {

@@ -169,9 +169,9 @@ func (r *rig) lines(t *testing.T) []string {
 	return strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 }
 
-// eachCrash runs what a test does with a crash at each of its operations, under
-// each setting of the store and with each way in which a disk loses what was not
-// synced. With -short each setting has one of these ways, others from run to run.
+// eachCrash runs the steps of a test with a crash at each of its operations. It does so
+// under each setting of the store and with each way in which a disk loses data that was
+// not synced. With -short each setting has one of these ways, others from run to run.
 func eachCrash(t *testing.T, prepare, crashing func(r *rig) error, after func(r *rig, where string)) {
 	t.Helper()
 	random := newRandom(t)

@@ -142,7 +142,7 @@ func TestASourcePathMustBeAFile(t *testing.T) {
 	}
 	b.close()
 	b.write("a", "one\n")
-	b.open("*") // a pattern passes over what is none
+	b.open("*") // a pattern skips a directory
 	b.wants("one")
 	b.close()
 }

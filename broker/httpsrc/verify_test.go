@@ -158,7 +158,7 @@ func TestHandshakesAreAnsweredWithoutAMessage(t *testing.T) {
 	}
 }
 
-// The type of a body is not signed, so nobody may choose between two.
+// The type of a body is not signed, so the source may not choose between two.
 func TestASignedRequestHasOneContentType(t *testing.T) {
 	t.Parallel()
 	s := github(t, Options{})

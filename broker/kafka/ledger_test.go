@@ -47,7 +47,7 @@ func topicFor(tb testing.TB, addrs ...string) (string, *kgo.Client) {
 func fakeBroker(tb testing.TB) string {
 	tb.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(time.Second), kfake.BrokerConfigs(map[string]string{
-		// A member that the broker gives work is told both, and must be missed before the suite is.
+		// A member that the broker gives work gets both, and must be missed before the suite is.
 		"group.consumer.heartbeat.interval.ms": "500", "group.consumer.session.timeout.ms": "5000",
 	}))
 	if err != nil {

@@ -159,7 +159,7 @@ func TestNewTopicsThatMatchAreReadFromTheirStart(t *testing.T) {
 					}
 					m.ack(items...)
 				}
-				b.create("orders-c", 4) // while nobody reads
+				b.create("orders-c", 4) // while no member reads
 				m.leave()
 				if c.name == "static member" {
 					time.Sleep(time.Second) // it is still a member of the group
@@ -278,8 +278,8 @@ func TestATopicThatMatchesMayBeDeletedAndCreatedAgain(t *testing.T) {
 	}
 }
 
-// TestAnOffsetOfAnEarlierTopicSkipsNothing has a member that commits late, by the topic's name. Who
-// demands an offset is told that there is none.
+// TestAnOffsetOfAnEarlierTopicSkipsNothing has a member that commits late, by the topic's name. A
+// member that demands an offset gets an error, because no offset exists.
 func TestAnOffsetOfAnEarlierTopicSkipsNothing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -471,7 +471,7 @@ func TestAnOffsetOfAnEarlierTopicIsNoticedOfALaggingBroker(t *testing.T) {
 }
 
 // TestADeletedTopicDoesNotEndAPatternOnOldBrokers has records without the id of their topic, which
-// brokers do not know any more.
+// brokers no longer know.
 func TestADeletedTopicDoesNotEndAPatternOnOldBrokers(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {

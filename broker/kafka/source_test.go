@@ -422,8 +422,8 @@ func TestGroupMemberWithoutCommitRightsClosesWithoutAnError(t *testing.T) {
 	})
 }
 
-// TestGroupMemberForgottenByTheGroupClosesWithoutAnError: others have its partitions, to
-// whom what it could not commit comes again.
+// TestGroupMemberForgottenByTheGroupClosesWithoutAnError: other members have its partitions,
+// and get again the records that it could not commit.
 func TestGroupMemberForgottenByTheGroupClosesWithoutAnError(t *testing.T) {
 	t.Parallel()
 	for _, err := range []*kerr.Error{kerr.UnknownMemberID, kerr.IllegalGeneration, kerr.FencedMemberEpoch} {

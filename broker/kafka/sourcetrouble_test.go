@@ -137,8 +137,8 @@ func TestEarlierOfTwoMembersWithOneNameStops(t *testing.T) {
 }
 
 // TestAStaticMemberIsNotFencedByItsEarlierId has a group know an earlier id of a member, as
-// after a broker was killed while it divided the group: for a session, or longer
-// where a broker answers to it.
+// after a broker was killed while it divided the group. The group knows that id for a
+// session, or longer where a broker answers to it.
 func TestAStaticMemberIsNotFencedByItsEarlierId(t *testing.T) {
 	t.Parallel()
 	named := func(o *SourceOptions) { o.Instance, o.SessionTimeout = "one", 10*time.Second }
@@ -242,8 +242,8 @@ func TestARefusedMemberReportsTheRefusal(t *testing.T) {
 	})
 }
 
-// TestCloseEndsWithItsContextWhileBrokersHang: nothing that was sent is
-// answered, as of a broker that was stopped, and what is settled cannot be
+// TestCloseEndsWithItsContextWhileBrokersHang: no request that was sent is
+// answered, as of a broker that was stopped, and settled records cannot be
 // committed.
 func TestCloseEndsWithItsContextWhileBrokersHang(t *testing.T) {
 	t.Parallel()

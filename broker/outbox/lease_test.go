@@ -32,7 +32,7 @@ func TestARepairWhoseAnswerWasLostIsTold(t *testing.T) {
 	}
 	_, err := pool.Exec(t.Context(), r.source.sql.addShards, shardCount, int64(0))
 	h.must(err)
-	for range 2 { // it is told once
+	for range 2 { // it is reported once
 		h.must(r.leases.tend(t.Context()))
 	}
 	if len(said) != 1 || !strings.HasPrefix(said[0], "64 of the 64 rows of ") {

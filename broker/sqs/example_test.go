@@ -16,7 +16,7 @@ import (
 )
 
 // publishOrder publishes an order. The ids of the message come from the key, so it may
-// be called again after any error: SQS drops the repetition within five minutes, and a
+// be called again after any error. SQS drops the repetition within five minutes, and a
 // pipeline that reads the queue drops it within its window.
 func publishOrder(ctx context.Context, publisher *sqs.Publisher, id, body string) error {
 	order := sqs.Publication{

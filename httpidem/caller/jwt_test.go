@@ -168,7 +168,7 @@ func TestJWTMayBeSignedWithASharedSecret(t *testing.T) {
 	mustName(t, of, with(sign(t, jose.HS256, []byte(strings.Repeat("x", 32)), "", claims{"azp": "shop"})), "", 401)
 }
 
-// This test is not parallel: the library's encoder of a type waits for itself while it
+// This test is not parallel. The library's encoder of a type waits for itself while it
 // is made, and the runtime panics if one side of such a wait is in a bubble.
 func TestJWTKeySetIsRefreshed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -59,8 +59,8 @@ func TestASilentPartIsShownWithItsLastAnswer(t *testing.T) {
 		awake = make(chan struct{})
 		check(10*time.Second, soon, "", 10*time.Second+soon, soon)          // it is silent now
 		check(0, long, "no answer for 2 s", 12*time.Second, silentFor-soon) // which is the answer
-		check(0, long, "no answer for 2 s", 12*time.Second, 0)              // for nobody waits longer
-		check(4*time.Second, soon, "silent", 16*time.Second, 0)             // the question has ended meanwhile
+		check(0, long, "no answer for 2 s", 12*time.Second, 0)              // for no caller waits longer
+		check(4*time.Second, soon, "silent", 16*time.Second, 0)             // the question has ended by then
 		check(9*time.Second, long, "silent", 25*time.Second, 0)             // as did the next
 		if synctest.Wait(); asked != 5 {
 			t.Errorf("%d questions in 25 seconds", asked)
@@ -80,7 +80,7 @@ func TestASilentPartIsShownWithItsLastAnswer(t *testing.T) {
 	})
 }
 
-// TestOneQuestionIsUnderWayForManyPeople asks a part twenty times at once.
+// TestOneQuestionIsUnderWayForManyPeople asks a part twenty times concurrently.
 func TestOneQuestionIsUnderWayForManyPeople(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

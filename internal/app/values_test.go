@@ -243,8 +243,8 @@ func (p *protocol) createTopic(t *testing.T) {
 	}
 }
 
-// doors are the places at which a pipeline uses values of a message. A door returns what it
-// made of a value, or an error.
+// doors are the places at which a pipeline uses values of a message. A door returns the
+// result for a value, or an error.
 type doors struct {
 	sinks   map[string]pipeline.Sink // by table and source of the value
 	pool    *pgxpool.Pool

@@ -265,7 +265,7 @@ func TestAFileThatIsBeingWrittenIsReadAgain(t *testing.T) {
 func script(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "get-token")
-	syscall.ForkLock.RLock() // a child that starts meanwhile would have the file open, and nobody could execute it
+	syscall.ForkLock.RLock() // a child that starts now would have the file open, and no process could execute it
 	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o700); err != nil {
 		t.Fatal(err)

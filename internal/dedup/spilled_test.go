@@ -93,7 +93,7 @@ type fullFile struct{ vfs.File }
 
 func (fullFile) WriteAt([]byte, int64) (int, error) { return 0, syscall.ENOSPC }
 
-// TestFullDiskForKeysIsAnErrorThatNamesIt: a run that goes on without its keys would write
+// TestFullDiskForKeysIsAnErrorThatNamesIt: a run that continues without its keys would write
 // lines twice.
 func TestFullDiskForKeysIsAnErrorThatNamesIt(t *testing.T) {
 	t.Parallel()

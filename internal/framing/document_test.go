@@ -58,7 +58,7 @@ func TestAMalformedStreamIsAnErrorWithItsPlace(t *testing.T) {
 	}
 }
 
-// FuzzDocuments compares the stream with encoding/json: the documents are the same, also if the
+// FuzzDocuments compares the stream with encoding/json: the documents are the same, even if the
 // data grows and the reader starts again behind each of them.
 func FuzzDocuments(f *testing.F) {
 	for _, text := range []string{`{"a":"\"}"}[1,[2]] 3`, "[ ] [\"]\"]", "[{},\n1e3]\"x\""} {

@@ -54,7 +54,7 @@ func certify(t *testing.T, dir string, serial int64, until time.Time) *config.Se
 	return files
 }
 
-// examine returns what the doctor finds about a proxy, one line each.
+// examine returns the findings of the doctor about a proxy, one line each.
 func examine(t *testing.T, p *config.Proxy) (lines []string, err error) {
 	t.Helper()
 	x := Examine(t.Context(), &config.File{Proxy: p}, time.Minute)

@@ -31,8 +31,8 @@ func (s *stalled) Complete(ctx context.Context, reqs []semel.CompleteRequest, er
 	return s.Store.Complete(ctx, reqs, errs)
 }
 
-// A drain that ends early counts each request with a key once: a request that the service works
-// on, and a request whose answer is not recorded, with or without its client having the answer.
+// A drain that ends early counts each request with a key once. The service may still work on it,
+// or its answer may not be recorded, with or without its client having the answer.
 func TestADrainCountsEachRequestOnce(t *testing.T) {
 	t.Parallel()
 	for name, answered := range map[string]bool{"answered": true, "not answered": false} {

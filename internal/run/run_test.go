@@ -149,7 +149,7 @@ func TestEntriesOfOneOrderStayInOneBlock(t *testing.T) {
 	}
 }
 
-// TestDamageIsFound flips bits of a run and of the file beside it.
+// TestDamageIsFound flips bits of a run and of the file next to it.
 func TestDamageIsFound(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(3, 4))

@@ -13,8 +13,8 @@ import (
 
 // BenchmarkBeyondMemory keeps keys of which a tenth fits into MaxIndexBytes. Set
 // SEMEL_BENCH_KEYS to their number in millions, 10 by default. It reports the rates of new
-// keys (the first and the last million), of known keys in random and in the first order,
-// the memory and disk of a key, and the time of an open.
+// keys (the first and the last million), and of known keys in random and in the first order.
+// It also reports the memory and disk of a key, and the time of an open.
 func BenchmarkBeyondMemory(b *testing.B) {
 	const million = 1_000_000
 	millions := 10

@@ -321,7 +321,7 @@ func claimUntilKilled(t *testing.T, dir string) {
 
 // TestAHeldClaimKeepsItsLeaseOverOpens: several processes open the store in turn, one of
 // them without the option. The holder renews and completes its claim all the same, and
-// a claim that nobody renews becomes unknown at the end of its lease.
+// a claim that no holder renews becomes unknown at the end of its lease.
 func TestAHeldClaimKeepsItsLeaseOverOpens(t *testing.T) {
 	t.Parallel()
 	opts, clock := durably()

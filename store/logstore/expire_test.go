@@ -220,7 +220,7 @@ func TestListYieldsEachRecordOnce(t *testing.T) {
 	}
 }
 
-// A process that opens the store for one key, as semel once does, must not create a segment of
+// A process may open the store for one key, as semel once does. It must not create a segment of
 // many megabytes and delete it again, only because earlier processes have filled much of the log.
 func TestOnlyTheRoomThatThisProcessUsesAsksForASegment(t *testing.T) {
 	t.Parallel()

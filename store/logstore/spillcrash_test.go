@@ -162,7 +162,7 @@ func (w *spillWork) note(err error) error {
 	return err
 }
 
-// check compares the open store with what the calls returned.
+// check compares the open store with the answers of the calls.
 func (w *spillWork) check() error {
 	ctx, now := context.Background(), w.clock.now()
 	want := make(map[semel.Digest]bool)

@@ -89,7 +89,7 @@ func TestCrashSuiteCatchesBrokenStores(t *testing.T) {
 	}
 }
 
-// TestSuiteOfCopies accepts the store with a log, also if it does not sync, and catches the bugs
+// TestSuiteOfCopies accepts the store with a log, even if it does not sync, and catches the bugs
 // that an end of the process shows.
 func TestSuiteOfCopies(t *testing.T) {
 	t.Parallel()

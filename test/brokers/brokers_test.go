@@ -1,7 +1,7 @@
 // Package brokers kills the real program and real brokers while messages move, cuts
 // connections in the middle of acknowledgements, and compares what happened with an
-// independent journal: nothing is lost, and an effect repeats only where
-// `semel explain` says that it may.
+// independent journal. Nothing may be lost, and an effect may repeat only where
+// `semel explain` says so.
 package brokers
 
 import (

@@ -27,7 +27,7 @@ const (
 
 // sqsBroker has a standard queue, and sqsFIFO a queue whose groups are the aggregates.
 // ElasticMQ forgets in a restart which groups are blocked, and cannot move a message
-// to the dead-letter queue before and after one, so it dies under the standard queue
+// to the dead-letter queue before and after one. So it dies under the standard queue
 // only, and only the FIFO queue has a dead-letter queue.
 var (
 	sqsBroker = sqsQueue("sqs", "")

@@ -1,8 +1,8 @@
 //go:build linux
 
 // Package browser shows the page to a real browser: each page empty, full, without its store,
-// and with hostile texts, in light and dark, on a narrow screen, at 400 %, without JavaScript
-// and below the path of a proxy. `make browser` runs it. It needs Debian's
+// and with hostile texts. It does so in light and dark, on a narrow screen, at 400 %, without
+// JavaScript and below the path of a proxy. `make browser` runs it. It needs Debian's
 // chromium-headless-shell and npm.
 package browser
 
@@ -78,7 +78,7 @@ var views = []view{
 // site is a server that shows the page, and the password of its operator.
 type site struct {
 	base     string // with a slash at its end
-	password string // none: nobody is logged in
+	password string // none: no user is logged in
 }
 
 // tab is a page of a browser, and what went wrong on it.
@@ -282,7 +282,7 @@ func (b *tab) links() (list []string) {
 // images is the folder of the pictures in the documents.
 var images, _ = filepath.Abs(filepath.Join("..", "..", "docs", "images"))
 
-// picture writes what the tab shows, if -update is set.
+// picture writes a screenshot of the tab, if -update is set.
 func (b *tab) picture(name string, v view) {
 	b.t.Helper()
 	if !*update || v != views[0] {

@@ -22,7 +22,7 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// update makes the pictures of the documents anew.
+// update makes the pictures of the documents again.
 var update = flag.Bool("update", false, "write the pictures in docs/images")
 
 const password = "of-the-test"

@@ -105,8 +105,8 @@ func (c *testCase) title() string {
 
 var scopes atomic.Int64
 
-// alone reports whether the case needs a process of its own: it does something to the process,
-// keeps it busy, or has leases that are so short that they could end while another case does.
+// alone reports whether the case needs a process of its own. Such a case does something to the
+// process, keeps it busy, or has leases so short that they could end while another case does.
 func (c *testCase) alone() bool {
 	return c.Clock != 0 || c.Lease != "" || slices.ContainsFunc(c.Steps, func(s step) bool {
 		return s.Client != "" || s.Fork != nil || s.By != "" || s.N >= 100
@@ -322,7 +322,7 @@ func (r *run) await(s step) {
 	}
 }
 
-// judge compares the journal with what the case and the promises of Semel say.
+// judge compares the journal with the case and with the promises of Semel.
 func (r *run) judge() {
 	r.Helper()
 	entries, _ := r.journal.all()

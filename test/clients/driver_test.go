@@ -118,7 +118,7 @@ func (d *driver) start(t *testing.T) *process {
 		_ = p.cmd.Wait() // it is killed at the end
 	}()
 	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill() // also if it was stopped
+		_ = p.cmd.Process.Kill() // even if it was stopped
 		<-p.ended
 		if t.Failed() {
 			t.Logf("%s said:\n%s", d.Name, p.log.text())

@@ -27,13 +27,13 @@ type proxy struct {
 	fault  string
 	to     *http.Client
 
-	mu       sync.Mutex // guards the fields below
-	times    int        // faults to come
-	faults   int        // faults that happened
-	renewals int        // requests that renewed all their leases
-	refused  int        // requests that did not reach the server
-	draining int        // requests that the server refused because it drains
-	granted  []string   // tokens that clients got
+	mu       sync.Mutex // guards the fields below.
+	times    int        // faults to come.
+	faults   int        // faults that happened.
+	renewals int        // requests that renewed all their leases.
+	refused  int        // requests that did not reach the server.
+	draining int        // requests that the server refused because it drains.
+	granted  []string   // tokens that clients got.
 	changed  chan struct{}
 }
 
@@ -172,7 +172,7 @@ func verbsOf(path string, body []byte) []string {
 	return verbs
 }
 
-// mustForward sends a request to the server. If there is none, the client's connection ends.
+// mustForward sends a request to the server. Without a server, the client's connection ends.
 func (p *proxy) mustForward(r *http.Request, body []byte) (int, http.Header, []byte) {
 	status, header, answer := p.forward(r, body)
 	if status == 0 {

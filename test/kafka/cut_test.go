@@ -14,8 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// TestStateIsRestoredFromATruncatedChangelog lets a window pass by event time, restores from what
-// is left of the changelog, and writes what is inside the window again.
+// TestStateIsRestoredFromATruncatedChangelog lets a window pass by event time, restores from the
+// rest of the changelog, and writes the messages inside the window again.
 func TestStateIsRestoredFromATruncatedChangelog(t *testing.T) {
 	addr, name := servers.Kafka(t), servicestest.Topic()
 	group, in, out := name+"-"+group, name+"-in", name+"-out"

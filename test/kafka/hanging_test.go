@@ -146,7 +146,7 @@ func newStalling(t *testing.T, program, addr, name string, copies bool) *stallin
 		stage = ", repartition: true"
 	}
 	// A member whose session ends has no partition that is held up, and the next pause would be
-	// another one. The name is the same after a restart, so nobody waits for the session.
+	// another one. The name is the same after a restart, so no member waits for the session.
 	s.daemon = newDaemon(t, program, fmt.Sprintf(`
 pipelines:
   %s:

@@ -140,8 +140,8 @@ func (j *journal) check(t *testing.T, keys, most int) {
 const callsInFlight = 16
 
 // mayRepeat returns how many effects whose answers came may be repeated after an
-// event: as `semel explain` says, where a process dies, or loses the store for
-// longer than the lease, between an effect and its completion. A process that
+// event. As `semel explain` says, these are effects where a process dies, or loses the
+// store for longer than the lease, between an effect and its completion. A process that
 // stands still loses it as well. A program that gets a signal completes its work, and neither the
 // broker nor the cache hinders it.
 func mayRepeat(event string, programs int) int {

@@ -131,9 +131,9 @@ func (m markers) of(topic string, partition int32) bool {
 	return m[fmt.Sprint(topic, "-", partition)]
 }
 
-// unsettle reports whether the group may be unable to continue: without a marker of
-// the offsets nobody may read on from them, and without one of the keys nobody can
-// read these.
+// unsettle reports whether the group may be unable to continue. Without a marker of
+// the offsets no member may read on from them, and without one of the keys no member
+// can read these.
 func (m markers) unsettle() bool {
 	for name := range m {
 		if topic := name[:strings.LastIndexByte(name, '-')]; topic == "__consumer_offsets" || topic == changelog {

@@ -267,7 +267,7 @@ func committed(t *testing.T, addr, topic string, n int) map[string]int {
 	return there
 }
 
-// moving is a pipeline from in to out, with a store beside its file, that logs in somehow. Topics
+// moving is a pipeline from in to out, with a store next to its file, that logs in somehow. Topics
 // and group have a prefix.
 func moving(addr, prefix, login string) string {
 	return fmt.Sprintf(`

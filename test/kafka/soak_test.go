@@ -271,8 +271,8 @@ func (s *soak) happen(event string) {
 	}
 }
 
-// compare compares rows and requests with what was written, all of which is
-// settled.
+// compare compares rows and requests with the messages that were written, all of
+// which are settled.
 func (s *soak) compare() {
 	s.t.Helper()
 	var rows, distinct, sum int

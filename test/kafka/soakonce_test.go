@@ -173,7 +173,7 @@ func (s *soak) lostMarkers() (partitions []string) {
 
 // excused returns the partitions whose lost markers explain all that is wrong, or
 // nothing. A message is missing for want of a marker only if it is in one of these
-// partitions, where a reader of what is not committed finds it. Without a marker
+// partitions, where a reader of uncommitted records finds it. Without a marker
 // of the offsets or of the keys the pipeline cannot continue, and without one of the
 // keys it may not know a key. Nothing explains a message that was never written.
 func (s *soak) excused(w *wrong) string {

@@ -103,7 +103,7 @@ func (s sample) String() string {
 }
 
 // sample looks at the steady program when all is settled. Of the heap it takes
-// the least of a few looks, which is the nearest to what is in use after a
+// the least of a few looks, which is the nearest to the memory in use after a
 // collection, and of the rest the middle one.
 func (s *soak) sample() {
 	s.t.Helper()

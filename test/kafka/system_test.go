@@ -50,11 +50,11 @@ type settings struct {
 	Prefix   string // of the group and of the topics
 	Instance string
 	StateDir string
-	Session  time.Duration // when the group takes it for dead
-	Windows  bool          // counts messages in windows instead of moving them
-	Mixed    bool          // groups of windows are in all partitions
-	Keep     bool          // keeps one message of each key by each of the rules
-	Tables   bool          // joins messages with rows of tables
+	Session  time.Duration // when the group takes it for dead.
+	Windows  bool          // counts messages in windows instead of moving them.
+	Mixed    bool          // groups of windows are in all partitions.
+	Keep     bool          // keeps one message of each key by each of the rules.
+	Tables   bool          // joins messages with rows of tables.
 }
 
 const childVariable = "SEMEL_TEST_KAFKA_PROGRAM"
@@ -344,7 +344,7 @@ const (
 
 // moveOnce writes messages, a fifth of them duplicates, while two programs move
 // them and both they and the broker are stopped and killed. Where the broker did
-// not write what it had committed it does so again, on another. The output is read by
+// not write a transaction that it had committed it does so again, on another. The output is read by
 // the client of the programs, and by the other readers.
 func moveOnce(t *testing.T, messages int, events []string, seed uint64, newProcess func(t *testing.T, addr string, i int) process, others ...newReaderFunc) {
 	t.Helper()

@@ -126,7 +126,7 @@ func TestConnectionIsCutBeforeOrAfterARequest(t *testing.T) {
 	}
 }
 
-// TestALineIsMendedAfterItIsCut mends it while a function cuts it, which does not keep new
+// TestALineIsMendedAfterItIsCut repairs it while a function cuts it, which does not keep new
 // connections away for ever.
 func TestALineIsMendedAfterItIsCut(t *testing.T) {
 	t.Parallel()

@@ -47,7 +47,7 @@ type forger struct {
 	signed func(secret string, unix int64) map[string]string
 }
 
-// forge returns a changed request, and what was changed.
+// forge returns a changed request, and the kind of the change.
 func (f *forger) forge() (r *http.Request, body, what string) {
 	r, body = f.of.request(), f.of.body
 	kinds := []string{"mutated signature", "truncated signature", "reordered signature", "mutated body", "truncated body", "another secret", "signature twice", "another spelling"}
@@ -116,7 +116,7 @@ func (f *forger) forge() (r *http.Request, body, what string) {
 	case "another address":
 		query := f.mutate(r.URL.RawQuery)
 		r.URL.RawQuery = query
-	case "moved": // from the body to the value before it, or back, with what is between them
+	case "moved": // from the body to the value before it, or back, with the bytes between them
 		from := 1 + f.IntN(len(body))
 		between := []string{"", ".", "\n", f.scheme.written(f.of.at)}[f.IntN(4)]
 		switch {

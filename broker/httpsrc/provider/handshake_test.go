@@ -77,7 +77,7 @@ func TestHandshakesAreAnsweredAsTheirSendersWant(t *testing.T) {
 	}
 }
 
-// TestPresetsAreCompleteAndShort keeps a preset a few lines of data that somebody published.
+// TestPresetsAreCompleteAndShort keeps a preset a few lines of published data.
 func TestPresetsAreCompleteAndShort(t *testing.T) {
 	t.Parallel()
 	named := map[string]bool{}

@@ -41,8 +41,8 @@ func (b *bubble) parkedWhy() map[string]string {
 	return why
 }
 
-// refuseTopic has brokers answer for a topic what they say of one that may not be
-// written, or is none.
+// refuseTopic has brokers answer for a topic with the error of one that may not be
+// written, or does not exist.
 func (b *bubble) refuseTopic(topic string, why *kerr.Error) {
 	b.Cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		b.Cluster.KeepControl()

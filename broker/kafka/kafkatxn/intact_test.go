@@ -357,7 +357,7 @@ func TestAnOffsetOfAnEarlierInputIsRefused(t *testing.T) {
 	}
 }
 
-// TestOneLaggingBrokerIsNoDamage has an answer with topics that were replaced meanwhile, once at the
+// TestOneLaggingBrokerIsNoDamage has an answer with topics that have been replaced, once at the
 // start and once while the pipeline runs.
 func TestOneLaggingBrokerIsNoDamage(t *testing.T) {
 	t.Parallel()

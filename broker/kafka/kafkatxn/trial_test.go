@@ -31,9 +31,9 @@ import (
 func TestATrialDecidesAsASessionOnABroker(t *testing.T) {
 	t.Parallel()
 	// Time passes while outputs are read. So nothing becomes due within the 5 s after a
-	// tick, which is in the middle of two steps of the grid: 17 s after a record, its
-	// partition is idle, and 27 s (idle, grace and stream.ClockMargin, less half a step)
-	// after it, windows of that step close.
+	// tick, which is in the middle of two steps of the grid. The partition of a record is
+	// idle 17 s after it, and windows of that step close 27 s (idle, grace and
+	// stream.ClockMargin, less half a step) after it.
 	//
 	// A session looks for idle partitions when it has decided a record, which takes up to a
 	// second, and a trial looks immediately. A record that is late then is before the time of the look,

@@ -162,7 +162,7 @@ func TestAMessageInsideAnotherIsDecidedAsIfItHadNone(t *testing.T) {
 						}
 						p = b.start(opts)
 					}
-					const ends = 10 // of all windows, and of what is held; some in each copy
+					const ends = 10 // of all windows, and of held records; some in each copy
 					for i := range 2 * ends {
 						at := base.Add(time.Hour)
 						write(int32(i%2), fmt.Sprintf(`{"id":"end%d","g":"end%d","v":1,"at":%d}`, i, i, at.UnixMilli()), at)

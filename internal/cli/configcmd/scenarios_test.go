@@ -468,7 +468,7 @@ func TestScenariosOverHTTPRunAsPrinted(t *testing.T) {
 }
 
 // TestScenariosOfProvidersStoreVerifiedEvents sends events as Stripe and GitHub do: each twice,
-// and one with a signature of somebody else.
+// and one that is signed with another secret.
 func TestScenariosOfProvidersStoreVerifiedEvents(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -496,7 +496,7 @@ func TestScenariosOfProvidersStoreVerifiedEvents(t *testing.T) {
 			decided := map[string]int{}
 			send := func(id, secret string, round int) {
 				body := fmt.Sprintf(`{"id":%q,"type":"charge.succeeded"}`, id)
-				if name == "stripe" { // its attempts differ, and nobody must think that the key is wrong
+				if name == "stripe" { // its attempts differ, and a user must not think that the key is wrong
 					body = fmt.Sprintf(`{"id":%q,"type":"charge.succeeded","pending_webhooks":%d}`, id, 2-round)
 				}
 				request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+env["LISTEN"]+"/"+name, strings.NewReader(body))

@@ -348,7 +348,7 @@ func TestTheRemedyAfterAnInterruptionLosesAndRepeatsNothing(t *testing.T) {
 }
 
 // interruptedRun runs dedup with a line "1" and no end, and interrupts it once the line is in
-// out, which has some bytes before. It returns what the run said.
+// out, which has some bytes before. It returns the messages of the run.
 func interruptedRun(t *testing.T, out string, flags []string, before int) string {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())

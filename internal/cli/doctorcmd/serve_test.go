@@ -60,7 +60,7 @@ func TestDoctorExaminesWhereServeListens(t *testing.T) {
 	}
 }
 
-// Doctor recognises the server that runs, also if it needs credentials that doctor lacks.
+// Doctor recognises the server that runs, even if it needs credentials that doctor lacks.
 func TestDoctorRecognisesTheServerThatRuns(t *testing.T) {
 	t.Parallel()
 	for name, members := range map[string]string{

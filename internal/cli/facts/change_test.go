@@ -38,7 +38,7 @@ func TestServersDropAnIDFromItsLastDeliveryOn(t *testing.T) {
 	}
 }
 
-// slowLog is an audit log that takes its first line so slowly that something happens meanwhile.
+// slowLog is an audit log that takes its first line so slowly that something else happens first.
 type slowLog struct {
 	lines     int
 	meanwhile func()
@@ -51,8 +51,8 @@ func (l *slowLog) Audit(context.Context, []byte) error {
 	return nil
 }
 
-// TestARecordThatChangedIsNotForgotten removes a done key, while a message claims it that another
-// operator released meanwhile.
+// TestARecordThatChangedIsNotForgotten removes a done key, while another operator releases the
+// key and a message claims it.
 func TestARecordThatChangedIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	key, by := semel.Key{Scope: "orders", ID: "a"}, keyrecord.By{Actor: "ops", Reason: "test"}

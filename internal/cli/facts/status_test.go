@@ -8,7 +8,7 @@ import (
 	"github.com/semel-dev/semel/internal/admin"
 )
 
-// TestAPipelineThatIsNotSeenHasNoNumbers has one beside an idle one.
+// TestAPipelineThatIsNotSeenHasNoNumbers has one next to an idle one.
 func TestAPipelineThatIsNotSeenHasNoNumbers(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[admin.State][]string{admin.StateNotSeen: {"-", "-"}, admin.StateReady: {"0/s", "0"}} {

@@ -53,7 +53,7 @@ func onTerminal(t *testing.T, dir, line string) *screen {
 		for buf := make([]byte, 1024); ; {
 			n, err := file.Read(buf)
 			if err != nil {
-				return // EIO when nobody has the terminal any more
+				return // EIO once no process has the terminal
 			}
 			s.mu.Lock()
 			s.text.Write(buf[:n])
@@ -79,7 +79,7 @@ func (s *screen) types(t *testing.T, text string) {
 	}
 }
 
-// ends waits for the end of the shell and of what it shows.
+// ends waits for the end of the shell and of its output.
 func (s *screen) ends() {
 	_ = s.Wait() // the screen has the status
 	<-s.over
@@ -116,7 +116,7 @@ func TestAStoppedCommandContinuesInTheForeground(t *testing.T) {
 	s.ends()
 }
 
-// Ctrl-Z stops the call in a pipeline, where the command has no terminal. A command that went on
+// Ctrl-Z stops the call in a pipeline, where the command has no terminal. A command that continued
 // would outlive its lease, which a stopped call does not extend. It starts no program while it
 // waits: a shell whose child is stopped before it is the program is not stopped itself.
 func TestACommandInAStoppedPipelineIsStopped(t *testing.T) {

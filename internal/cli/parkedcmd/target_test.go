@@ -34,7 +34,7 @@ func newTarget(t *testing.T, refused ...string) *target {
 		defer w.mu.Unlock()
 		if w.refused[m.ID] {
 			answer.WriteHeader(http.StatusUnprocessableEntity)
-			// The token is quoted without its scheme, once across the end of what is kept.
+			// The token is quoted without its scheme, once across the end of the part that is kept.
 			token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 			fmt.Fprintf(answer, "token %s expired %s%s", token, strings.Repeat(".", 480), token)
 			return

@@ -13,8 +13,8 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-// retryUntilItSays retries a message that nobody takes until this is on stderr. It waits longer each
-// time: a machine that stands still has no time for a try.
+// retryUntilItSays retries a message that no target takes until this is on stderr. It waits longer
+// each time: a machine that stands still has no time for a try.
 func retryUntilItSays(t *testing.T, text, key string, wait time.Duration, file string) (got programtest.Outcome) {
 	t.Helper()
 	for ; wait < 2*time.Minute; wait *= 2 {

@@ -190,7 +190,7 @@ func TestProxyRunsARequestOnceOverAKill(t *testing.T) {
 	close(service.release)
 
 	proxy = startProxy(t, args...)
-	// The lease of the process that died goes on, because the request may still run.
+	// The lease of the process that died continues, because the request may still run.
 	afterLease(t, func() answer { return post(t, proxy.url+"/wait", "order-2", "", caller, alice) }).problem(t, http.StatusConflict, "outcome-unknown")
 	if got := post(t, proxy.url+"/orders", "order-1", "one", caller, alice); got.body != first.body || got.header.Get("Idempotent-Replayed") != "true" {
 		t.Errorf("after the restart: %+v", got)

@@ -83,7 +83,7 @@ func TestWALOutboxIsExplainedAndExamined(t *testing.T) {
 	}
 	programtest.BecomesTrue(t, source, "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn) < 100000 FROM pg_replication_slots")
 	programtest.Exec(t, target.Config().ConnString(), "ALTER TABLE delivered DROP CONSTRAINT delivered_body_check")
-	// It only queues the message: after three seconds it would deliver it, too, beside a relay that stands still.
+	// It only queues the message: after three seconds it would deliver it, too, while a relay stands still.
 	programtest.Run(t, "", "parked", "retry", "--config", file, "--all", "--wait", "1ms")
 	programtest.BecomesTrue(t, target, "SELECT count(*) = 1 FROM delivered WHERE body = 'poison'")
 	programtest.Start(t, "standby: another relay reads the slot", "outbox", "relay", file, "--admin", "off", "--no-progress")
@@ -198,7 +198,7 @@ func TestWALRelayLosesNothing(t *testing.T) {
 	}()
 	begin := func() *relay { return startRelay(t, file) }
 	const reads = "SELECT count(*) = 1 FROM pg_stat_replication"
-	becomes := func(pool *pgxpool.Pool, sql string) { // also while the server is being restarted
+	becomes := func(pool *pgxpool.Pool, sql string) { // even while the server is being restarted
 		t.Helper()
 		for late := time.Now().Add(5 * time.Minute); ; <-time.After(20 * time.Millisecond) {
 			var yes bool

@@ -38,7 +38,7 @@ type refusal struct {
 	ends           string // source, sink and more of the pipeline orders
 	refuse, permit func(t *testing.T)
 	words          []string           // cause and remedy, in the log and for a probe
-	message        func(t *testing.T) // asks for what is refused; nil if a line of the input or nothing does
+	message        func(t *testing.T) // asks for the refused action; nil if a line of the input or nothing does
 }
 
 // TestRunWaitsWhileAServerRefusesItsRequests starts a pipeline that its server refuses. The

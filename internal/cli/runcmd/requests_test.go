@@ -347,7 +347,7 @@ func TestParkedEventsAndTheirRepetitionsTakeEffectOnce(t *testing.T) {
 	}
 }
 
-// Bodies that no honest sender sends get a status, and the process goes on.
+// Bodies that no honest sender sends get a status, and the process continues.
 func TestHostileBodiesAreRefusedOrParked(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, ", split: .e, max_body: 64KiB", ".id")

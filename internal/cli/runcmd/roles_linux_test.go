@@ -139,7 +139,7 @@ func TestGuideOfTheOutboxRunsUnderItsRoles(t *testing.T) {
 			programtest.BecomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_outbox) = 0 AND (SELECT count(*) FROM semel_parked) = 1")
 			ends(t, command)
 			command = programtest.Start(t, "running", "outbox", "relay", file, "--admin", "off")
-			// It only queues the message: after three seconds it would deliver it, too, beside a relay that stands still.
+			// It only queues the message: after three seconds it would deliver it, too, while a relay stands still.
 			programtest.Run(t, "", "parked", "retry", "--config", file, "--all", "--wait", "1ms")
 			programtest.BecomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_parked) = 0 AND (SELECT count(*) FROM semel_audit) = 1")
 			ends(t, command)

@@ -235,7 +235,7 @@ func TestRunWithoutAdminServerWhereThePortIsTaken(t *testing.T) {
 	const taken = "level=WARN msg=\"no admin server: the address is taken"
 	for late := time.Now().Add(5 * time.Minute); ; {
 		listener, err := net.Listen("tcp", "127.0.0.1:4195")
-		if err == nil { // otherwise another program has it, which is as good, unless that ends meanwhile
+		if err == nil { // otherwise another program has it, which is as good, unless that program ends before the test does
 			defer listener.Close()
 		}
 		got := programtest.Run(t, "", "run", programtest.CopyConfig(t, "", ""), "--log-format", "text")

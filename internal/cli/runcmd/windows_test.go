@@ -99,7 +99,7 @@ func TestOutcomesAddUpToTheMessagesThatWereSettled(t *testing.T) {
 			w.send("3", "none", 3)
 			w.send("4", "b", 60)
 			w.send("5", "a", 5)      // late
-			w.send("6", "a", 5*3600) // ahead of the clock, and of what the parked topic takes
+			w.send("6", "a", 5*3600) // ahead of the clock, and of the times that the parked topic takes
 		}, "7 settled = 3 fresh + 1 duplicate + 1 filtered + 2 parked", "read=7 fresh=3 duplicate=1 parked=2 filtered=1"},
 		"late messages are dropped": {`
     key: { id: .id }

@@ -16,7 +16,7 @@ import (
 )
 
 // TestAFrozenServerHoldsUpNobody stops the server of a store while its pipeline has nothing to do. The page
-// shows at once what was known last, and status says after two seconds that the server is silent.
+// shows immediately what was known last, and status says after two seconds that the server is silent.
 func TestAFrozenServerHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func() (*services.Server, string){

@@ -17,7 +17,7 @@ import (
 
 // TestStatusReportsErrorsThatNeedAnOperatorSoon parks a message and leaves a key
 // unknown, on each kind of store. Status says so because it counts when it is asked: a count
-// that nobody asks for comes every 15 s.
+// that no command asks for comes every 15 s.
 func TestStatusReportsErrorsThatNeedAnOperatorSoon(t *testing.T) {
 	t.Parallel()
 	doubtful := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -55,7 +55,7 @@ admin: { listen: %[5]q }
 				for late := time.Now().Add(time.Minute); ; { // a slow count is not repeated for 20 times as long
 					began := time.Now()
 					got := programtest.Run(t, "", "status", file, "--admin", r.Address, "--json")
-					// A count that nobody asked for may have come just before.
+					// A count that no command asked for may have come just before.
 					if got.Status == term.ExitFound && strings.Contains(got.Stdout, want) && (!strings.HasPrefix(want, `"unknown"`) || !countedAt(t, got.Stdout, name).Before(began)) {
 						return
 					}

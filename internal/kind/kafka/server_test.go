@@ -325,7 +325,7 @@ func TestRowsOfTablesAreRead(t *testing.T) {
 	}
 }
 
-// TestBrokersThatDoNotAnswerAreReported has an address where nobody listens.
+// TestBrokersThatDoNotAnswerAreReported has an address where no process listens.
 func TestBrokersThatDoNotAnswerAreReported(t *testing.T) {
 	t.Parallel()
 	address := servicestest.FreeAddr(t)

@@ -295,7 +295,7 @@ func TestTwoRelaysOfAnOutboxAreRefused(t *testing.T) {
 }
 
 // TestPostgresKindOpensDeadLettersAndMaintenance opens the two services of a store
-// beside its keys.
+// next to its keys.
 func TestPostgresKindOpensDeadLettersAndMaintenance(t *testing.T) {
 	t.Parallel()
 	f := kindtest.Parse(t, kindtest.WithStore("{ postgres: { dsn: '"+migrated(t)+"' } }"))

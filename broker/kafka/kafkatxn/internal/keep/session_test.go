@@ -85,7 +85,7 @@ func (vs *visits) due(rule Rule, watermark int64, most int) (out []string) {
 }
 
 // TestLastRecordsOfSessionsMatchTheModel adds records out of order, drops
-// transactions, takes what is due in parts, and builds the state again from its records.
+// transactions, takes the due records in parts, and builds the state again from its records.
 // After each commit, a state restored from the changelog equals the live one, byte for byte,
 // and the watermark has not fallen.
 func TestLastRecordsOfSessionsMatchTheModel(t *testing.T) {

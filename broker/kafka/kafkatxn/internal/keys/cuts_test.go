@@ -11,9 +11,9 @@ import (
 )
 
 // TestStateBuiltFromATruncatedChangelogGivesTheSameAnswers commits records whose times run
-// forward and backward, cuts the changelog off where it can be, builds the state again from
-// what is left at random moments, and compares all answers with those of a model
-// that forgets nothing early.
+// forward and backward, cuts the changelog off where it can be, and builds the state again
+// from the rest at random moments. It compares all answers with those of a model that
+// forgets nothing early.
 func TestStateBuiltFromATruncatedChangelogGivesTheSameAnswers(t *testing.T) {
 	t.Parallel()
 	for _, window := range []time.Duration{time.Millisecond, 10 * time.Second, 40 * 24 * time.Hour} {

@@ -46,8 +46,8 @@ func newSmall(t *testing.T, window time.Duration) *small {
 	return &small{w: testWindowing(t, window, time.Second, true), now: 1_000_000}
 }
 
-// open starts a process, which reads what the copy lacks. As a session, it tries again if the
-// state must be built again.
+// open starts a process, which reads the records that the copy lacks. As a session, it tries
+// again if the state must be built again.
 func (p *small) open(files *faultfs.FS) error {
 	disk := state.NewDisk(files, "state", ".keys", state.ID{1})
 	disk.SetFileSize(smallFile)
@@ -70,7 +70,7 @@ func (p *small) open(files *faultfs.FS) error {
 	return err
 }
 
-// add commits a transaction with new keys, and waits for what it started.
+// add commits a transaction with new keys, and waits for the tasks that it started.
 func (p *small) add() error {
 	from := p.next
 	p.next += smallKeys
@@ -111,7 +111,7 @@ func (p *small) wait() {
 	}
 }
 
-// check compares the decisions on all keys with what was committed.
+// check compares the decisions on all keys with the committed keys.
 func (p *small) check() error {
 	committed := len(p.topic) * smallKeys
 	var wrong error

@@ -41,7 +41,7 @@ func commit(b *kafkatest.Rig, adm *kadm.Client, at int64, metadata string) {
 	kafkatest.Must(b.T, adm.CommitAllOffsets(b.Context(), "g", offsets))
 }
 
-// restore fills a queue, and returns the offsets of its records and what was said of lost ones.
+// restore fills a queue, and returns the offsets of its records and the reports of lost ones.
 func restore(b *kafkatest.Rig, adm *kadm.Client, group string, may bool) (offsets []int64, gone string, err error) {
 	id := cluster.Partition{Topic: "in"}
 	queues := map[cluster.Partition]*Queue{id: {}}

@@ -19,7 +19,7 @@ type copied struct {
 	*state.Disk
 	t        *testing.T
 	disk     *faultfs.FS
-	expected int64    // the bytes that were told before the first record
+	expected int64    // the bytes that were announced before the first record
 	applied  []string // as value@position
 	places   map[string]state.Place
 }

@@ -593,7 +593,7 @@ func checkHistory(t *testing.T, agg *stream.Aggregate) map[fate]int {
 }
 
 // TestWindowResultsEqualABatchGrouping has messages in order: the results are those of a grouping of
-// all messages at once.
+// all messages in one batch.
 func TestWindowResultsEqualABatchGrouping(t *testing.T) {
 	t.Parallel()
 	for _, over := range overs() {
