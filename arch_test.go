@@ -668,7 +668,7 @@ func TestArchitectureGoroutinesAreListed(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(starting)) {
 		if starting[name] && !strings.Contains(design.String(), "`"+name+"`") {
-			t.Errorf("%s starts a goroutine: the DESIGN.md beside its package must say who owns it and what stops it", name)
+			t.Errorf("%s starts a goroutine: the DESIGN.md next to its package must say who owns it and what stops it", name)
 		}
 	}
 }

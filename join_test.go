@@ -473,7 +473,7 @@ func TestJoinedCallerDoesNotGetTheErrorOfAnotherCaller(t *testing.T) {
 			func() { _, _ = extend("first", first) },
 			func() {
 				if _, err := extend("falls", falls); !errors.Is(err, semel.ErrStoreUnavailable) {
-					t.Errorf("extend of what is down: %v", err)
+					t.Errorf("extend by a store that is down: %v", err)
 				}
 			},
 			func() {
@@ -491,7 +491,7 @@ func TestJoinedCallerDoesNotGetTheErrorOfAnotherCaller(t *testing.T) {
 			func() { _, _ = complete("first", first) },
 			func() {
 				if _, err := complete("falls", falls); !errors.Is(err, semel.ErrStoreUnavailable) {
-					t.Errorf("complete of what is down: %v", err)
+					t.Errorf("complete by a store that is down: %v", err)
 				}
 			},
 			func() {

@@ -147,7 +147,7 @@ func TestATaskMovesBetweenRenewers(t *testing.T) {
 			}
 			b.Stop()
 			if effect.Err() == nil {
-				t.Error("the context of the effects goes on")
+				t.Error("the context of the effects does not end")
 			}
 			waiting.Keep(tasks...)
 			<-time.After(9 * time.Second)

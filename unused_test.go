@@ -464,7 +464,7 @@ func TestStoreThatDoesNotAnswerGetsOneLookupAtATime(t *testing.T) {
 		time.Sleep(3 * semel.DefaultLease)
 		store.mu.Lock()
 		if store.most != 1 || store.all < 3 {
-			t.Errorf("%d of %d questions at once", store.most, store.all)
+			t.Errorf("%d of %d questions concurrently", store.most, store.all)
 		}
 		store.closed = true
 		store.mu.Unlock()

@@ -102,7 +102,7 @@ func TestAmbiguousTemplateValuesAreFound(t *testing.T) {
 		one, err := rule.Key("", message(bodies[0]))
 		two, err2 := rule.Key("", message(bodies[1]))
 		if one != two || err != nil || err2 != nil {
-			t.Errorf("the example of %s is none: %q and %q", template, one.ID, two.ID)
+			t.Errorf("the example of %s is not an example: %q and %q", template, one.ID, two.ID)
 		}
 	}
 }

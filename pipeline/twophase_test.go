@@ -273,7 +273,7 @@ func TestALostLeaseEndsTheEffect(t *testing.T) {
 		r.add(1, "a", "")
 		r.run()
 		if lasted > semel.DefaultLease {
-			t.Errorf("the effect went on for %v, longer than its lease surely lasted", lasted)
+			t.Errorf("the effect continued for %v, longer than its lease surely lasted", lasted)
 		}
 		if got := r.attempts("a"); !slices.Equal(got, []int{1, 2}) && !slices.Equal(got, []int{1, 3}) {
 			t.Errorf("attempts: %v", got)
@@ -394,7 +394,7 @@ func TestObserveDeliversEveryMessage(t *testing.T) {
 			t.Errorf("%d deliveries of what failed three times", n)
 		}
 		if n := len(r.attempts("elsewhere")); n != 1 {
-			t.Errorf("%d deliveries of what is in flight elsewhere", n)
+			t.Errorf("%d deliveries of a message that is in flight elsewhere", n)
 		}
 		synctest.Wait()
 	})

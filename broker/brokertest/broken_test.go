@@ -290,13 +290,13 @@ const (
 	leavesGoingOn    sinkBug = "leaves goroutines behind"
 	mangles          sinkBug = "changes a body"
 	leavesOutHeaders sinkBug = "delivers no headers"
-	skipsBehindNot   sinkBug = "goes on in a group behind a failure"
+	skipsBehindNot   sinkBug = "continues in a group behind a failure"
 	keepsBytes       sinkBug = "keeps the bytes of a message without copying them"
 
 	// These are bugs of netSink.
 	reversesGroups        sinkBug = "delivers a group backwards"
-	claimsOrdered         sinkBug = "says Ordered, and goes on behind a message that was refused"
-	retriesRefused        sinkBug = "tries again what is refused for good"
+	claimsOrdered         sinkBug = "says Ordered, and continues behind a message that was refused"
+	retriesRefused        sinkBug = "tries again a message that is refused permanently"
 	ignoresRefusal        sinkBug = "does not read a refusal"
 	unavailableForRefused sinkBug = "takes a refusal for an outage"
 	permanentWhenAway     sinkBug = "gives a message up because its server is away"

@@ -459,7 +459,7 @@ func TestAnOffsetOfAnEarlierTopicIsNoticedOfALaggingBroker(t *testing.T) {
 				}
 				m.ack(m.get(20)...)
 				if lagging.Load() > 0 {
-					b.Error("nobody asked the lagging broker")
+					b.Error("no client asked the lagging broker")
 				}
 				m.leave()
 				m = open()

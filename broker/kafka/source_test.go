@@ -510,7 +510,7 @@ func TestLagCountsUncommittedRecords(t *testing.T) {
 		}
 		reading.Wait()
 		if _, parts := b.Lag(m); parts != 1 {
-			b.Errorf("a member tells of %d partitions, want its own 1", parts)
+			b.Errorf("a member reports %d partitions, want its own 1", parts)
 		}
 		m.leave()
 		other.leave()

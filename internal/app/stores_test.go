@@ -162,7 +162,7 @@ stores:
 			t.Errorf("told of %+v", event)
 		}
 	default:
-		t.Error("nobody was told that the cache is down")
+		t.Error("no event reports that the cache is down")
 	}
 }
 

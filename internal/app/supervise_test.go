@@ -44,7 +44,7 @@ func TestOneRuleDecidesWhichErrorsAPipelineWaitsFor(t *testing.T) {
 		{"a server refuses the connection", network, true},
 		{"a socket of this machine does not exist", &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", syscall.ENOENT)}, true},
 		{"a server does not answer", context.DeadlineExceeded, true},
-		{"an error of a server that nobody knows", errors.New("x509: certificate signed by unknown authority"), true},
+		{"an unknown error of a server", errors.New("x509: certificate signed by unknown authority"), true},
 		{"a server is stopped while it answers", fmt.Errorf("57P01: %w", semel.ErrOutcomeUnknown), true},
 		{"a store does not answer", semel.ErrStoreUnavailable, true},
 		{"a store is full", semel.ErrStoreFull, true},

@@ -95,7 +95,7 @@ func TestMessagesPastTheDeliveryLimitAreReadSeparately(t *testing.T) {
 	go func() { emptied <- box.Await(t.Context(), box.Empty) }()
 	exhausted, err := box.ReadExhausted(t.Context())
 	if !<-emptied {
-		t.Error("nobody is told that it is empty")
+		t.Error("no reader is notified that it is empty")
 	}
 	if err != nil || len(exhausted) != 1 || exhausted[0].Err == nil {
 		t.Errorf("%d exhausted messages, %v; want 1", len(exhausted), err)

@@ -195,7 +195,7 @@ func TestACertificateIsReadAgainWhenItsFileChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := serial(secure); got != "1" {
-			t.Errorf("the files were read again at once: %s", got)
+			t.Errorf("the files were read again immediately: %s", got)
 		}
 		time.Sleep(2 * time.Second) // in a bubble
 		if got := serial(secure); got != "22" || !strings.Contains(log.String(), "the certificate was read again") {

@@ -96,7 +96,7 @@ func TestPeekDistrustsACopyOfOtherValues(t *testing.T) {
 				t.Fatal(err)
 			}
 			if peeked(t, crashed) != nil {
-				t.Error("the log went on behind the copy")
+				t.Error("the log continued behind the copy")
 			}
 			if err := os.Remove(filepath.Join(dir, valuesName)); err != nil {
 				t.Fatal(err)

@@ -64,7 +64,7 @@ func TestForeignDirectoryIsNotMadeAStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := Open(dir, nil); !errors.Is(err, want) {
-			t.Errorf("Open beside %s: %v, want %v", name, err, want)
+			t.Errorf("Open next to %s: %v, want %v", name, err, want)
 		}
 	}
 }

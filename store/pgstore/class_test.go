@@ -158,7 +158,7 @@ func TestEachErrorOfATransactionHasItsClass(t *testing.T) {
 		{name: "the effect fails", fn: func(context.Context, pgx.Tx, func()) error { return own }, want: own, class: semel.ClassUnknown},
 		{name: "the effect fails permanently", fn: func(context.Context, pgx.Tx, func()) error { return semel.Permanent(own) }, want: own, class: semel.ClassPermanent},
 		{name: "the effect commits", fn: func(ctx context.Context, tx pgx.Tx, _ func()) error { return tx.Commit(ctx) }, want: ErrNotYours, class: semel.ClassPermanent},
-		{name: "the effect goes on after an error", fn: swallow("SELECT 1/0"), want: semel.ErrInvalidRequest, class: semel.ClassPermanent},
+		{name: "the effect continues after an error", fn: swallow("SELECT 1/0"), want: semel.ErrInvalidRequest, class: semel.ClassPermanent},
 		{name: "the effect ends its transaction", fn: exec("ROLLBACK"), want: semel.ErrOutcomeUnknown, class: semel.ClassUnknown},
 		{name: "the effect loses its connection", fn: exec("SELECT pg_terminate_backend(pg_backend_pid())"), want: semel.ErrStoreUnavailable, class: semel.ClassRetryable},
 		{name: "the effect does not see that it lost its connection", fn: swallow("SELECT pg_terminate_backend(pg_backend_pid())"),

@@ -341,7 +341,7 @@ func TestPanicInABatchLeavesNeitherRowsNorKeys(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("%s: the panic did not go on", name)
+					t.Errorf("%s: the panic did not continue", name)
 				}
 			}()
 			do(t.Context(), d, callsOf(3, name+" %d"), failing{name + " 1": errPanic})

@@ -70,7 +70,7 @@ func TestServerThatIsNotThereIsUnavailable(t *testing.T) {
 	t.Parallel()
 	address := "postgres://postgres@" + servicestest.FreeAddr(t) + "/postgres?sslmode=disable&connect_timeout=2"
 	if _, err := Connect(t.Context(), address, nil); !errors.Is(err, semel.ErrStoreUnavailable) || semel.Classify(err) != semel.ClassRetryable {
-		t.Errorf("connect to nobody: %v, of class %s", err, semel.Classify(err))
+		t.Errorf("connect to an address without a server: %v, of class %s", err, semel.Classify(err))
 	}
 	p, err := pgxpool.New(t.Context(), address)
 	if err != nil {

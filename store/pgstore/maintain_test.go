@@ -54,7 +54,7 @@ func TestPurgeDeletesExpiredRecordsAfterAWhile(t *testing.T) {
 		b := openAt(t, address, nil)
 		b.lifetime()
 		if n := b.purged(); n != 0 {
-			t.Errorf("at once %d rows are purged", n)
+			t.Errorf("%d rows are purged immediately", n)
 		}
 		b.age("2 minutes") // the window of 6 and the release of 5 are over, and so are the leases of 3 and 4
 		if n := b.purged(); n != 2 {
@@ -106,7 +106,7 @@ func TestPurgeDoesNotWaitForClaims(t *testing.T) {
 		t.Fatalf("claim again in a transaction: %v, %+v", err, answers[0])
 	}
 	if n := b.purged(); n != 1 {
-		t.Errorf("%d rows are purged beside a claim, want the other one", n)
+		t.Errorf("%d rows are purged next to a claim, want the other one", n)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func TestOneStoreAtATimeMaintainsTheTables(t *testing.T) {
 	}
 	b.exec("UPDATE semel_meta SET at = at - interval '1 hour' WHERE name = 'cleaning'")
 	if !worked(other.Store) {
-		t.Error("nobody took the turn over")
+		t.Error("no store took the turn over")
 	}
 	if f := finding(t, b.Store, "clean-up"); f.Severity != doctor.Fine {
 		t.Errorf("after a clean-up the examination says %+v", f)

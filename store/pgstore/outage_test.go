@@ -166,7 +166,7 @@ func TestServerThatDoesNotAnswerLeavesTheOutcomeUnknown(t *testing.T) {
 	answers := make([]semel.ClaimAnswer, 1)
 	err := b.Claim(ctx, []semel.ClaimRequest{req}, answers)
 	if semel.Classify(err) != semel.ClassUnknown || answers[0].Decision != semel.Undecided {
-		t.Errorf("no answer is told as %v, of class %s, with decision %s", err, semel.Classify(err), answers[0].Decision)
+		t.Errorf("no answer is reported as %v, of class %s, with decision %s", err, semel.Classify(err), answers[0].Decision)
 	}
 	if err := server.Continue(); err != nil {
 		t.Fatal(err)

@@ -74,9 +74,9 @@ func TestFalsePositivesOfFiltersAreCounted(t *testing.T) {
 		if err := b.Claim(t.Context(), []semel.ClaimRequest{b.request("a"), b.request("c"), b.request("d")}, answers); err != nil {
 			t.Fatal(err)
 		}
-		count("two new keys beside one that the cache answers", 3)
+		count("two new keys next to one that the cache answers", 3)
 		b.durable.is(refuses)
 		b.want(semel.Fresh, "e")
-		count("a claim that nobody decided", 3)
+		count("a claim that no layer decided", 3)
 	})
 }

@@ -171,7 +171,7 @@ func TestEveryPageIsFitToRead(t *testing.T) {
 		for _, path := range []string{"", "login", "key", "unknown", "parked", "audit"} {
 			b.load(path, views[0])
 			if text := b.text(); strings.Contains(text, "order-1") || strings.Contains(text, "refused-1") {
-				t.Errorf("/%s shows keys to nobody:\n%s", path, text)
+				t.Errorf("/%s shows keys without a login:\n%s", path, text)
 			}
 		}
 	})

@@ -192,7 +192,7 @@ func (s *target) stopAndGoOn() string {
 		s.t.Fatal(err)
 	}
 	if after := s.identity(); after != before {
-		s.t.Errorf("the server that goes on is another: %s, before %s", after, before)
+		s.t.Errorf("the server that continues is another: %s, before %s", after, before)
 	}
 	return fmt.Sprintf("no answer for longer than a lease: %v", err)
 }

@@ -109,7 +109,7 @@ func TestManyClientsWaitForTheResponseOfOneRequest(t *testing.T) {
 	}
 	s.ran(t, "order", 1)
 	if slow > tolerable {
-		t.Errorf("beside %d waiting requests others took %v", many, slow)
+		t.Errorf("with %d waiting requests others took %v", many, slow)
 	}
 	if answered == 0 {
 		t.Error("no request that waited got the answer")
@@ -145,7 +145,7 @@ func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
 		t.Errorf("%d keys take %d MiB", keys, grown>>20)
 	}
 	if slow > tolerable {
-		t.Errorf("beside a flood of keys others took %v", slow)
+		t.Errorf("during a flood of keys others took %v", slow)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestSlowClientsDelayNoOthers(t *testing.T) {
 		}
 	}
 	if slow := others(t, p, "other", 100); slow > tolerable {
-		t.Errorf("beside slow clients others took %v", slow)
+		t.Errorf("with slow clients others took %v", slow)
 	}
 	s.ran(t, "slow-0", 0)
 	// The key of the slow clients is free.

@@ -99,7 +99,7 @@ func TestATransactionWithoutAnEndIsNamedAndEnded(t *testing.T) {
 	broker := servicestest.StartKafka(t, &services.KafkaOptions{Properties: unverified})
 	for place, leaveOpen := range sampletest.Sampled(map[string]func(*hang, *stalling){
 		"input": func(lost *hang, s *stalling) { lost.write(s.t, s.in, 0) },
-		"input of a producer that goes on": func(lost *hang, s *stalling) {
+		"input of a producer that continues": func(lost *hang, s *stalling) {
 			lost.write(s.t, s.in, 0)
 			must(s.t, lost.client.BeginTransaction())
 			must(s.t, lost.client.ProduceSync(s.t.Context(), &kgo.Record{Topic: s.name + "-other"}).FirstErr())

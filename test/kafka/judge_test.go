@@ -244,7 +244,7 @@ func TestTruncationMarkersExcuseMissingRecordsOfTheirPartitionOnly(t *testing.T)
 	}
 	for name, unsettles := range map[string]bool{"out-1": false, "once-parked-0": false, changelog + "-1": true, "__consumer_offsets-7": true} {
 		if got := (markers{name: true}).unsettle(); got != unsettles {
-			t.Errorf("%s keeps the group from going on: %t, want %t", name, got, unsettles)
+			t.Errorf("%s keeps the group from continuing: %t, want %t", name, got, unsettles)
 		}
 	}
 }
@@ -253,7 +253,7 @@ func TestFaultsAreFoundWithTheirPartitions(t *testing.T) {
 	t.Parallel()
 	whole := &reader{lists: [outPartitions][]string{{"0", "1", "4"}, {"2", "5"}, {"3"}}}
 	if got := faultsOf(t, whole, 6); len(got) > 0 {
-		t.Errorf("of what is as it must be: %s", counted(got))
+		t.Errorf("of output that is as it must be: %s", counted(got))
 	}
 	other := &reader{lists: [outPartitions][]string{{"0", "1", "4", "1"}, {"2"}, {"3"}}}
 	got := map[string]fault{}

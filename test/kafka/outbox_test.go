@@ -439,7 +439,7 @@ func (s *shop) equal(t *testing.T, what string, got map[string][]string) {
 	t.Helper()
 	for of := range got {
 		if s.committed[of] == nil {
-			t.Errorf("%s of the aggregate %q, which nobody wrote", what, of)
+			t.Errorf("%s of the aggregate %q, which the test never wrote", what, of)
 		}
 	}
 	for of, want := range s.committed {

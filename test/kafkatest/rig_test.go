@@ -144,7 +144,7 @@ func TestALineIsMendedAfterItIsCut(t *testing.T) {
 				}()
 				select {
 				case <-mended:
-					b.Error("the line is mended before it is cut")
+					b.Error("the line is repaired before it is cut")
 				case <-time.After(50 * time.Millisecond):
 				}
 				return true

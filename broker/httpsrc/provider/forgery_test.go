@@ -475,7 +475,7 @@ func FuzzVerify(f *testing.F) {
 				}
 			}
 			if accepted > 0 {
-				t.Errorf("%s accepts a signature that nobody made", name)
+				t.Errorf("%s accepts a forged signature", name)
 			}
 		}
 	})

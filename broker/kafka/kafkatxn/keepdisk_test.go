@@ -207,7 +207,7 @@ func TestAStateOnDiskIsNeverLost(t *testing.T) {
 						t.Errorf("no outputs of %d keys", len(want))
 					}
 					if all := strings.Join(log.Log, "\n"); !strings.Contains(all, c.told) {
-						t.Errorf("nobody was told of %s:\n%s", c.told, all)
+						t.Errorf("the log does not report %s:\n%s", c.told, all)
 					}
 					if parked := b.Read("aside"); len(parked) > 0 {
 						t.Errorf("%d records were parked", len(parked))
@@ -247,7 +247,7 @@ func TestWindowsContinueWithAFullDisk(t *testing.T) {
 		told := p.Events
 		p.Stop()
 		if all := strings.Join(told.Log, "\n"); !strings.Contains(all, "no space left on device") {
-			t.Errorf("nobody was told of the disk:\n%s", all)
+			t.Errorf("the log does not report the disk:\n%s", all)
 		}
 		disk.SetHook(nil)
 		p = b.start(opts) // from a copy that lacks the last transactions

@@ -113,7 +113,7 @@ func TestKeysThatHaveLeftMemoryAreKnown(t *testing.T) {
 				p.Stop()
 				b.Exactly((rounds + 1) * round)
 				if all := strings.Join(log.Log, "\n"); !strings.Contains(all, c.told) {
-					t.Errorf("nobody was told of %s:\n%s", c.told, all)
+					t.Errorf("the log does not report %s:\n%s", c.told, all)
 				}
 				if got := p.Events.Decisions(semel.Duplicate); got != rounds*round {
 					t.Errorf("%d duplicates, want %d", got, rounds*round)

@@ -141,7 +141,7 @@ func TestTheLaterOfTwoMembersWithOneNameWorks(t *testing.T) {
 			}
 		})
 		if !ended {
-			t.Error("the first program goes on")
+			t.Error("the first program continues")
 		}
 		second.Stop()
 		first.Cancel()

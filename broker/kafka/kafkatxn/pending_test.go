@@ -505,7 +505,7 @@ func TestARecordThatIsCompactedAwayWhileItWaitsIsReported(t *testing.T) {
 				p.Wait(len(more)-1+2, kafkatest.Settled)
 				p.Stop()
 				if told := strings.Join(p.Events.Log, "\n"); !strings.Contains(told, "the records of in/0 at [1] waited for rows, and the broker has them no longer") {
-					t.Errorf("nobody says that a record is gone: %s", told)
+					t.Errorf("no event says that a record is gone: %s", told)
 				}
 				if list := b.noted(); len(list) > 0 {
 					t.Errorf("%v wait at the end", list)

@@ -210,7 +210,7 @@ func TestBothStagesTellHowFarTheyAreBehind(t *testing.T) {
 			}
 		}
 		if len(sources) != 2 || sources["in"] != 2 || sources["g-repartition"] != 2 {
-			t.Errorf("partitions that are told of: %v", sources)
+			t.Errorf("partitions that are reported: %v", sources)
 		}
 		cancel()
 		kafkatest.Must(t, <-done)

@@ -148,7 +148,7 @@ func TestATableWhoseFetchesReturnNothingIsNotReadToItsEnd(t *testing.T) {
 				p.Wait(1, kafkatest.Settled)
 				p.Stop()
 				if told := strings.Join(p.Events.Log, "\n"); refused != nil && !strings.Contains(told, "a table is not read") {
-					t.Errorf("nobody heard of the error: %s", told)
+					t.Errorf("no event reports the error: %s", told)
 				}
 				if got, want := b.bodies("out"), "1=Ann"; got != want {
 					t.Errorf("outputs %q, want %q", got, want)

@@ -163,7 +163,7 @@ func TestNoRecordIsJoinedBeforeOpenRowsAreCommitted(t *testing.T) {
 			p = b.start(b.joining(&stream.Table{}))
 			what := func() string { return fmt.Sprint(p.tr.Ready(b.Context())) }
 			if !kafkatest.Within(time.Minute, func() bool { time.Sleep(time.Second); return strings.Contains(what(), "customers") }) {
-				t.Errorf("a reader of open rows is told %s", what())
+				t.Errorf("a reader of open rows reports %s", what())
 			}
 			if n := p.Events.Count(pipeline.EventSettled); n > 0 {
 				t.Errorf("%d records were joined before the rows were committed", n)

@@ -53,7 +53,7 @@ func TestLagOfTransactions(t *testing.T) {
 			b.Error(err)
 		}
 		if _, parts := b.Lag(tr); parts != 0 {
-			b.Error("it tells of partitions when it has ended")
+			b.Error("it reports partitions when it has ended")
 		}
 	})
 }

@@ -287,7 +287,7 @@ func TestARedrivenMessageIsKnownByTheHeadersOfItsEnvelope(t *testing.T) {
 		}
 		told = nil
 		if o := send("a", 10, pipeline.RedriveHeader, "2"); o.Decision != semel.Fresh || len(o.Outputs) != 1 || !slices.Equal(told, want) {
-			t.Errorf("%s: when it is redriven: %+v; the functions are told %v", name, o, told)
+			t.Errorf("%s: when it is redriven: %+v; the functions get %v", name, o, told)
 		}
 	}
 }

@@ -471,7 +471,7 @@ func TestAnOpenTransactionKeepsAPartitionFromBeingIdle(t *testing.T) {
 			t.Errorf("results %s", got)
 		}
 		if n := len(b.Read("aside")); n != 1 { // the one that opened the transaction has no key
-			t.Errorf("%d records are parked, and ends of transactions are none", n)
+			t.Errorf("%d records are parked, and ends of transactions are not records", n)
 		}
 		p.Stop()
 	}, kafkatest.LongTransactions)

@@ -45,7 +45,7 @@ func TestLintPrintsPlaceCostAndRemedyOfAFinding(t *testing.T) {
 	got = programtest.Run(t, "", "lint", wrong, weak)
 	got.Check(t, term.ExitUsage, wrong+":1:19: unknown field stores.keys.memroy: did you mean memory?\n", "did you mean window?\n")
 	if !strings.Contains(got.Stdout, "on_failure") || strings.Count(got.Stderr, "\n") != 5 {
-		t.Errorf("all that is wrong is reported at once: %+v", got)
+		t.Errorf("all that is wrong is reported together: %+v", got)
 	}
 	got = programtest.Run(t, "", "lint", wrong, weak, "none.yaml", "--json", "--env-file", "none.env")
 	got.Check(t, term.ExitUsage, "none.env: there is no such file\n")

@@ -119,7 +119,7 @@ func (k *ticks) killed(key string) {
 	}
 	for _, call := range calls {
 		if got := call.end(); got.Status != 75 && (call.Process.Pid != holder || got.Status != -1) {
-			k.t.Fatalf("%s beside a holder that was killed: %+v", key, got)
+			k.t.Fatalf("%s with a holder that was killed: %+v", key, got)
 		}
 	}
 	until(k.t, "end of the command of "+key, func() bool { return gone(command) })

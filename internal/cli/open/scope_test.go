@@ -87,7 +87,7 @@ pipelines:
 	follows := programtest.WriteFile(t, filepath.Join(dir, "follows.yaml"), strings.Replace(programtest.ReadFile(t, file), "state: files.state", "follow: true", 1))
 	stop := programtest.BackgroundUntil(t, "running", programtest.NoEnv, "run", follows, "on-files", "--admin", "off")
 	if got := programtest.Run(t, "", "doctor", other, "on-files"); got.Status != term.ExitFound || !strings.Contains(got.Stdout, text("files")) {
-		t.Errorf("doctor beside the running process: %+v", got)
+		t.Errorf("doctor while the process runs: %+v", got)
 	}
 	stop()
 }

@@ -298,13 +298,13 @@ func TestParkedMessagesInADatabase(t *testing.T) {
 	w.accept()
 	got := programtest.Run(t, "", "parked", "retry", "--key", "m1", "--wait", "5m", "--config", file)
 	if got.Check(t, term.ExitDone); !strings.HasSuffix(got.Stdout, "m1: redriven\n") || !strings.HasSuffix(w.seen(), "m11") {
-		t.Errorf("nobody runs it: %+v, the target saw %s", got, w.seen())
+		t.Errorf("no process runs it: %+v, the target saw %s", got, w.seen())
 	}
 	following := programtest.WriteFile(t, filepath.Join(filepath.Dir(file), "follow.yaml"), strings.Replace(programtest.ReadFile(t, file), "in.jsonl]", "in.jsonl], follow: true", 1))
 	stop := programtest.Background(t, "run", following)
 	got = programtest.Run(t, "", "parked", "retry", "--key", "m3", "--wait", "5m", "--config", file)
 	if got.Check(t, term.ExitDone); !strings.HasSuffix(got.Stdout, "m3: redriven\n") || !strings.HasSuffix(w.seen(), "m31") {
-		t.Errorf("somebody runs it: %+v, the target saw %s", got, w.seen())
+		t.Errorf("a process runs it: %+v, the target saw %s", got, w.seen())
 	}
 	stop().Check(t, term.ExitDone, "running")
 	programtest.Run(t, "", "parked", "skip", "--all", "--reason", "no order", "--config", file).Check(t, term.ExitDone)

@@ -45,7 +45,7 @@ func TestLagCountsFromTheCommittedOffset(t *testing.T) {
 		kafkatest.Must(b.T, err)
 		for i, n := range []int64{1, 2, 0} {
 			if lag[i].Messages != n {
-				b.Errorf("partition %d, with what is settled and not committed: %+v, want %d", i, lag[i], n)
+				b.Errorf("partition %d, with records that are settled and not committed: %+v, want %d", i, lag[i], n)
 			}
 		}
 		if lag, err := Lag(b.Context(), adm, "g", false, nil, nil); lag != nil || err != nil {

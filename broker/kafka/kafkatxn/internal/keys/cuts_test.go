@@ -76,7 +76,7 @@ func TestStateBuiltFromATruncatedChangelogGivesTheSameAnswers(t *testing.T) {
 					}
 				}
 				if window > time.Millisecond && dead > live {
-					t.Errorf("%d records are kept of which nothing counts, beside %d", dead, live)
+					t.Errorf("%d records are kept of which nothing counts, compared with %d", dead, live)
 				}
 			})
 		}
