@@ -142,7 +142,7 @@ func TestASourcePathMustBeAFile(t *testing.T) {
 	}
 	b.close()
 	b.write("a", "one\n")
-	b.open("*") // a pattern skips a directory
+	b.open("*") // a pattern skips what is not a file
 	b.wants("one")
 	b.close()
 }
