@@ -153,7 +153,7 @@ var bounds = []bound{
 	{"Keys of the proxy in PostgreSQL", "A request needs two transactions more, on cores that it shares with the database: the target is 0.5. A service that keeps the keys itself pays the same (%s).", []string{"http-proxy-postgres-own"}},
 	{"NATS to webhook", "A batch of messages needs two syncs of the disk, and without keys none: the target is 0.6.", nil},
 	{"`semel serve`", "About half of the time of a claim is Go's HTTP server: beside one that keeps nothing, the ratio is %s. The target beside Redis is 0.35, and 5 times its p99.", []string{"serve-claim-http"}},
-	{"Polars", "The ratio depends on the machine: an AMD EPYC had 2.03, and 1.76 with keys on disk. The targets are 1.7 and 1.3.", nil},
+	{"Polars", "The ratio depends on the machine: an AMD EPYC had 2.03, with keys on disk 1.76. The targets are 1.7 and 1.3.", nil},
 	{"Known lines", "A known line is compared with its entry in the store. Those in the order of the day before share a read; each of the others needs one: the target is 0.7.", nil},
 	{"Node client", "A call writes and reads more text than one of ioredis, with scope, lease, token and result, in one thread: the target is 0.65.", nil},
 }
@@ -185,9 +185,9 @@ func (s *summary) write(areas []area, charts []chart) (map[string]string, error)
 	s.measured()
 	s.print("Semel and each peer ran in turn, in new processes; a figure is a median. "+
 		"A ratio above 1 means that Semel is better, also for times. "+
-		"Compare ratios: absolute figures depend on machine and disk. "+
+		"Compare ratios: figures depend on machine and disk. "+
 		"[The tables](%s) have every figure, its rounds, the peer's version and its command.\n", tables)
-	s.print("\nRemember when you read the figures:\n\n" +
+	s.print("\nWhen you read the figures:\n\n" +
 		"- Clients and servers share two cores. PostgreSQL has fsync on; Redis syncs its log every second.\n" +
 		"- A fifth of the lines of files and a tenth of the messages are duplicates.\n" +
 		"- Kafka Streams has exactly_once_v2, a heap of 1 GiB and no cache in front of its store for keys. Tuned means two threads and large batches.\n" +
