@@ -56,7 +56,7 @@ type Task struct {
 
 	owner     Owner // of the request; zero before it
 	lost      bool  // the store may have granted the claim
-	left      bool  // lost because ctx ended, or in its release: the store may release it later.
+	left      bool  // lost because ctx ended, or in its release: the store may release it later
 	stray     bool  // a request for the claim got no answer, and may reach the store later
 	granted   bool  // the store granted the claim, and it has not ended
 	refused   bool

@@ -123,7 +123,7 @@ type joiner[Req, Ans any] struct {
 
 	idle sync.Pool // holds *caller[Ans]
 
-	mu      sync.Mutex // guards the fields below, and the batch fields that do not belong to a leader.
+	mu      sync.Mutex // guards the fields below, and the batch fields that do not belong to a leader
 	running int        // running calls of this method, and batches that have a leader
 	carried int        // requests in the running calls
 	crowded bool       // the last call had several requests, or others waited for its end

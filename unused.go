@@ -43,7 +43,7 @@ type unusedClaim struct {
 	private bool          // the store may release it later: no task takes it over
 	asking  bool          // the store is being asked
 	pause   time.Duration // until the next question
-	due     time.Time     // of the next question.
+	due     time.Time     // of the next question
 	// until is set when the store has answered that it has no such claim. It may still get a
 	// claim that is under way, so it is asked until then.
 	until time.Time

@@ -20,7 +20,7 @@ type exchange struct {
 	call   semel.Call
 	body   []byte
 	leader *leader     // nil unless other requests can wait for this one
-	c      *recorder   // of the last run; nil if it did not run.
+	c      *recorder   // of the last run; nil if it did not run
 	held   *held       // the client of c, if the effect commits with its key
 	asked  reservation // for the request
 	kept   reservation // for the response

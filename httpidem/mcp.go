@@ -276,7 +276,7 @@ type events struct {
 	line, data []byte // of the event that is coming
 	taken      int64  // of memory
 	long       bool   // it is too long
-	lost       bool   // it is too long, and is the response.
+	lost       bool   // it is too long, and is the response
 	other      bool   // it is not of the type message
 	returned   bool   // the last byte was a carriage return
 }

@@ -25,7 +25,7 @@ const (
 	BodyTooLarge     Problem = "body-too-large"    // 413
 	BodyUnreadable   Problem = "body-unreadable"   // 400
 	StoreUnavailable Problem = "store-unavailable" // 503: nothing has run
-	Overloaded       Problem = "overloaded"        // 503: nothing has run; or the first request took effect, as the detail says, and there is no memory for its answer.
+	Overloaded       Problem = "overloaded"        // 503: nothing has run; or the first request took effect, as the detail says, and there is no memory for its answer
 	ScopeMissing     Problem = "scope-missing"     // 401: it is not known who asks
 	ScopeDenied      Problem = "scope-denied"      // 403: the caller may not send the request
 	ScopeUnavailable Problem = "scope-unavailable" // 503: the caller cannot be checked; nothing has run

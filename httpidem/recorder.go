@@ -51,13 +51,13 @@ type recorder struct {
 	kept   answer
 	length string  // the Content-Length of the response, if the handler has set it
 	rest   int64   // the bytes of it that are still to come
-	last   []byte  // the last byte of the response, which the client gets from end.
+	last   []byte  // the last byte of the response, which the client gets from end
 	full   bool    // the response is not kept whole
 	events *events // of a stream that answers a call; nil for others
 
 	// What tells a whole response from a part of one: see isPart.
 	empty     bool // its status has no body, whatever its header says
-	early     bool // it began before its handler could know that the lease was lost, or was flushed.
+	early     bool // it began before its handler could know that the lease was lost, or was flushed
 	ended     bool // the proxy has seen its end
 	withdrawn bool // its handler wanted to answer with an error after it had begun
 	unwanted  bool // it was cut off, because it is not kept and the client has left

@@ -8,7 +8,7 @@ import (
 
 // frame is an open container.
 type frame struct {
-	name, sum uint64 // print of the member's name, and of the text scanned so far.
+	name, sum uint64 // print of the member's name, and of the text scanned so far
 	seen      uint64 // in an object the sum of the prints of names, in an array the index of the next element
 	at        int32  // place of the container
 	object    bool
@@ -28,7 +28,7 @@ func (f *Finder) scan(doc []byte) bool {
 	var (
 		i      int
 		last   = &f.begin
-		depth  int        // f.stack[depth] is the innermost open container.
+		depth  int        // f.stack[depth] is the innermost open container
 		object bool       // the container is an object
 		at     = nowhere  // place of the container
 		to     = wholeDoc // place of the scanned value

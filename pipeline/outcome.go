@@ -19,8 +19,8 @@ type failures struct {
 	most        int       // that happened with others, more than once: the largest batch for it; 0 is no limit
 	mostUntil   time.Time // when that limit ends
 	delivered   uint64    // the number of messages delivered by then
-	uncounted   int       // of Item.Tries: the server failed, and the effect may have happened.
-	passedOver  float32   // its expected deliveries since then, if the sink took messages at random.
+	uncounted   int       // of Item.Tries: the server failed, and the effect may have happened
+	passedOver  float32   // its expected deliveries since then, if the sink took messages at random
 	waitsSince  time.Time // when it began to wait for another holder of its key
 	reported    bool      // the observer knows that it waits for longer than Options.Wait
 }

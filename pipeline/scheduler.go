@@ -22,7 +22,7 @@ type entry struct {
 	next *entry // the next entry of the group, or of the list gone or free
 	size int64  // the item's Bytes
 	busy bool   // a worker has it
-	done bool   // it is settled, or was dropped because its partition is closed.
+	done bool   // it is settled, or was dropped because its partition is closed
 	// again is set for a message that does not come for the first time: it failed, it
 	// was not reached in an outage, its source delivers it again, or it is redriven.
 	again bool
@@ -68,9 +68,9 @@ type scheduler struct {
 	bytes    int64
 	orphans  []*Item          // dropped items for which the session holds something
 	held     map[uint64]*feed // the groups whose last items the source holds
-	unused   []*block         // to be reused when the lock is free.
+	unused   []*block         // to be reused when the lock is free
 	gone     *entry           // the list of entries that left their chains since the last reclaim
-	free     *entry           // the list of entries to be reused, all zero except for next.
+	free     *entry           // the list of entries to be reused, all zero except for next
 	closed   bool             // no entry will be added
 	draining bool             // no entry will be taken
 

@@ -61,11 +61,11 @@ type Source struct {
 	mu      sync.Mutex
 	paused  map[*pipeline.Partition]bool
 	lives   []*life
-	known   []entry            // positions of files that are not being read.
-	gone    []entry            // files that ended, whose positions can be forgotten.
-	changes []entry            // positions of files that ended, not yet taken by a session.
-	ahead   map[identity]int64 // sizes of files that were found and not opened yet.
-	dirty   bool               // items were settled since the last save.
+	known   []entry            // positions of files that are not being read
+	gone    []entry            // files that ended, whose positions can be forgotten
+	changes []entry            // positions of files that ended, not yet taken by a session
+	ahead   map[identity]int64 // sizes of files that were found and not opened yet
+	dirty   bool               // items were settled since the last save
 	saved   time.Time          // the last save
 	closed  bool
 	unlock  io.Closer

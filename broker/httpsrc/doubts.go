@@ -70,13 +70,13 @@ type row struct {
 
 // failure says why a message failed.
 type failure struct {
-	verb   string // what became of the message: "parked" or "refused".
-	cause  string // equal for messages that fail alike.
-	text   string // the cause for people, without a part of a message.
-	err    error  // the cause, perhaps with parts of the message.
+	verb   string // what became of the message: "parked" or "refused"
+	cause  string // equal for messages that fail alike
+	text   string // the cause for people, without a part of a message
+	err    error  // the cause, perhaps with parts of the message
 	remedy string
-	single bool // the message may be the only one that fails so, even if it is the first.
-	alone  bool // one is enough for a doubt, although others were right.
+	single bool // the message may be the only one that fails so, even if it is the first
+	alone  bool // one is enough for a doubt, although others were right
 	// stranger says that anyone may have sent it. It does not make the source not ready.
 	stranger bool
 }

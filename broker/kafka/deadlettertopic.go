@@ -435,7 +435,7 @@ func (b *returner) takes(r *kgo.Record) error {
 		return fmt.Errorf("%s is compacted, and in it the old record would replace a newer one of its key: if it is still the newest, send it again by hand, and skip it here: %w", r.Topic, semel.ErrInvalidRequest)
 	}
 	keep, ok := b.keeps[r.Topic]
-	if age := time.Since(r.Timestamp); ok && !r.Timestamp.IsZero() && age >= keep { // without a time it gets the current one.
+	if age := time.Since(r.Timestamp); ok && !r.Timestamp.IsZero() && age >= keep { // without a time it gets the current one
 		return fmt.Errorf("it is %v old, and %s keeps records for %v, so that Kafka may delete it before it is read: raise retention.ms of the topic until it is delivered: %w",
 			age.Round(time.Second), r.Topic, keep, semel.ErrInvalidRequest)
 	}

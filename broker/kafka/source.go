@@ -102,11 +102,11 @@ type SourceOptions struct {
 type Source struct {
 	opts       SourceOptions
 	client     *kgo.Client
-	disconnect context.CancelFunc // ends all requests of the client, even those that it waits for.
-	stop       context.CancelFunc // ends the periodic commits.
-	give       context.CancelFunc // cancels the commit in flight.
-	done       chan struct{}      // closed after the last commit.
-	idle       chan struct{}      // has room for one signal that a partition has caught up.
+	disconnect context.CancelFunc // ends all requests of the client, even those that it waits for
+	stop       context.CancelFunc // ends the periodic commits
+	give       context.CancelFunc // cancels the commit in flight
+	done       chan struct{}      // closed after the last commit
+	idle       chan struct{}      // has room for one signal that a partition has caught up
 
 	unknown map[string]time.Time // since when; owned by the reading goroutine
 	doubted []string             // topics that match and may be deleted; owned by the reading goroutine

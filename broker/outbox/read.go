@@ -33,13 +33,13 @@ const preparedPrefix = "-1/"
 
 // reader is the state of Read. Only its goroutine uses it.
 type reader struct {
-	next  time.Time     // the time of the next read.
-	least time.Time     // no read is sooner, whatever the reason.
-	pause time.Duration // after a read that found nothing.
-	most  int           // the limit of the next read, in rows.
-	whole time.Time     // of the next look at all rows.
-	took  time.Duration // by the last read.
-	due   time.Time     // of the next look at rows whose time has come, if aggregates are held.
+	next  time.Time     // the time of the next read
+	least time.Time     // no read is sooner, whatever the reason
+	pause time.Duration // after a read that found nothing
+	most  int           // the limit of the next read, in rows
+	whole time.Time     // of the next look at all rows
+	took  time.Duration // by the last read
+	due   time.Time     // of the next look at rows whose time has come, if aggregates are held
 
 	// Every transaction that took a number up to settled has ended. When highest was
 	// the highest number that was known, those in writers may have had lower ones.

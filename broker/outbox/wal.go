@@ -87,10 +87,10 @@ type WALSource struct {
 
 	archive *archive // nil if no rows are kept
 
-	mu      sync.Mutex // guards the fields below, and those of a session that name it.
-	session *session   // nil while another process reads the slot, or the server is away.
-	trouble error      // why there is no session.
-	failed  error      // why there will be none.
+	mu      sync.Mutex // guards the fields below, and those of a session that name it
+	session *session   // nil while another process reads the slot, or the server is away
+	trouble error      // why there is no session
+	failed  error      // why there will be none
 }
 
 var (

@@ -32,29 +32,29 @@ const busyFor = time.Second
 
 // classes has the SQLSTATEs that differ from the others of their first two characters.
 var classes = map[string]class{
-	"23503": retried, // foreign_key_violation: the referenced row may still come.
-	"40001": held,    // serialization_failure: another transaction was first.
-	"40P01": held,    // deadlock_detected: another transaction was in the way.
-	"55P03": held,    // lock_not_available: another session holds the table or the row.
-	"57014": held,    // query_canceled: statement_timeout, often behind a lock; or an operator.
+	"23503": retried, // foreign_key_violation: the referenced row may still come
+	"40001": held,    // serialization_failure: another transaction was first
+	"40P01": held,    // deadlock_detected: another transaction was in the way
+	"55P03": held,    // lock_not_available: another session holds the table or the row
+	"57014": held,    // query_canceled: statement_timeout, often behind a lock; or an operator
 }
 
 // families has the SQLSTATEs by their first two characters. The others are retried: an
 // error that a trigger raises is P0001.
 var families = map[string]class{
-	"08": away,    // the connection.
-	"22": refused, // data.
-	"23": refused, // constraints.
-	"25": away,    // 25006: a standby or a read-only server.
-	"26": away,    // a statement that a pooler has lost.
-	"28": away,    // the role or its password.
-	"3D": away,    // the database is missing.
-	"3F": away,    // the schema is missing.
-	"42": away,    // a table, a column or a privilege is missing.
-	"53": away,    // 53100: the disk is full; 53300: no connection is free.
-	"57": away,    // 57P01 to 57P03: the server stops or starts.
-	"58": away,    // the system below the server.
-	"XX": away,    // the server itself.
+	"08": away,    // the connection
+	"22": refused, // data
+	"23": refused, // constraints
+	"25": away,    // 25006: a standby or a read-only server
+	"26": away,    // a statement that a pooler has lost
+	"28": away,    // the role or its password
+	"3D": away,    // the database is missing
+	"3F": away,    // the schema is missing
+	"42": away,    // a table, a column or a privilege is missing
+	"53": away,    // 53100: the disk is full; 53300: no connection is free
+	"57": away,    // 57P01 to 57P03: the server stops or starts
+	"58": away,    // the system below the server
+	"XX": away,    // the server itself
 }
 
 func classOf(code string) class {

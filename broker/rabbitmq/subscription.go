@@ -43,17 +43,17 @@ type subscription struct {
 	delivered atomic.Bool
 	ended     chan struct{} // closed when nothing is running any more
 
-	below    uint64  // all messages with this tag and lower ones are settled.
-	open     []*held // those with the tags from below+1; nil if not offered yet.
-	held     int     // messages in open that are not settled.
-	since    uint64  // the last tag of earlier consumers.
-	used     int     // messages of the consumer that are not settled.
-	prefetch int     // how many those may be.
-	planned  bool    // grow is called again.
-	retry    uint64  // the tag from which on a larger consumer may be tried.
-	failed   int     // how often one got no message.
-	waiting  int     // returned, and not offered again yet.
-	running  int     // pumps, and calls that replace the consumer.
+	below    uint64  // all messages with this tag and lower ones are settled
+	open     []*held // those with the tags from below+1; nil if not offered yet
+	held     int     // messages in open that are not settled
+	since    uint64  // the last tag of earlier consumers
+	used     int     // messages of the consumer that are not settled
+	prefetch int     // how many those may be
+	planned  bool    // grow is called again
+	retry    uint64  // the tag from which on a larger consumer may be tried
+	failed   int     // how often one got no message
+	waiting  int     // returned, and not offered again yet
+	running  int     // pumps, and calls that replace the consumer
 	dead     bool
 
 	acking sync.Mutex // one acknowledgement after the other, and none while the consumer changes

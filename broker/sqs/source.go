@@ -64,11 +64,11 @@ type Source struct {
 
 	mu     sync.Mutex // guards the fields below
 	inbox  inbox.Inbox
-	limit  inbox.Limit        // of the deliveries of a message.
-	held   map[*held]struct{} // not settled, and not given back.
-	groups map[string]*group  // of a FIFO queue, those with held messages.
-	place  uint64             // of the last message in the order of arrival.
-	busy   bool               // the last batch was full.
+	limit  inbox.Limit        // of the deliveries of a message
+	held   map[*held]struct{} // not settled, and not given back
+	groups map[string]*group  // of a FIFO queue, those with held messages
+	place  uint64             // of the last message in the order of arrival
+	busy   bool               // the last batch was full
 	closed bool
 }
 

@@ -40,10 +40,10 @@ type output struct {
 	gone string
 
 	length int64
-	sealed int64  // the end of the last whole frame.
-	added  int64  // content that this run wrote, before it was compressed.
-	lines  int64  // lines that were written for the store, up to length.
-	crc    uint32 // of the content up to length, if tracked.
+	sealed int64  // the end of the last whole frame
+	added  int64  // content that this run wrote, before it was compressed
+	lines  int64  // lines that were written for the store, up to length
+	crc    uint32 // of the content up to length, if tracked
 	track  bool
 	// explains is set if the file has JSON lines that say why, whatever the format is.
 	explains bool

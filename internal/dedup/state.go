@@ -14,10 +14,10 @@ import (
 // The store keeps four kinds of named values. They are JSON, so that a person
 // can read them. Unknown fields are ignored.
 const (
-	outputValue   = "dedup/output:"   // followed by the path: an outputState.
-	runValue      = "dedup/run:"      // followed by the identity of the run: a runState.
-	positionValue = "dedup/position:" // followed by the identity of the run: a positionState.
-	inputValue    = "dedup/input:"    // followed by the settings, a colon and the path: a finishedState.
+	outputValue   = "dedup/output:"   // followed by the path: an outputState
+	runValue      = "dedup/run:"      // followed by the identity of the run: a runState
+	positionValue = "dedup/position:" // followed by the identity of the run: a positionState
+	inputValue    = "dedup/input:"    // followed by the settings, a colon and the path: a finishedState
 )
 
 // outputState is what the store knows of an output file.

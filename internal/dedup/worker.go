@@ -14,11 +14,11 @@ type extraction struct {
 	comma    byte
 	noHeader bool
 	rules    []*key.Rule
-	columns  [][]column // for each rule, in CSV.
-	left     [][]int    // the columns that a rule leaves out.
-	names    []string   // of the columns, in CSV with a header.
-	when     *when      // nil without --time.
-	prints   bool       // the key does not determine the content of a line.
+	columns  [][]column // for each rule, in CSV
+	left     [][]int    // the columns that a rule leaves out
+	names    []string   // of the columns, in CSV with a header
+	when     *when      // nil without --time
+	prints   bool       // the key does not determine the content of a line
 	digester interface{ Bytes(id []byte) semel.Digest }
 	seed     uint64
 	// hashMissing means that the content of a line without a key becomes its

@@ -35,9 +35,9 @@ type part struct {
 	// first is the place of the first entry with a hash.
 	first  map[uint64]uint32
 	chunks [][]entry
-	size   uint32   // of the chunks that have been used.
-	free   []uint32 // places without a key.
-	seen   int64    // the greatest time of a change.
+	size   uint32   // of the chunks that have been used
+	free   []uint32 // places without a key
+	seen   int64    // the greatest time of a change
 	// due are the keys with former rows or without a row, in the order of the changes.
 	due []dueKey
 }

@@ -39,7 +39,7 @@ type committer struct {
 
 	open      *batch           // collects entries
 	last      *batch           // the latest batch, until it is written
-	lastCalls int              // number of calls that waited for the latest written batch.
+	lastCalls int              // number of calls that waited for the latest written batch
 	seq       uint32           // of the latest batch
 	emptySeq  uint32           // of the empty record that ended the log at open
 	dirty     bool             // written data is not yet synced

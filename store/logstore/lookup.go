@@ -21,7 +21,7 @@ type op struct {
 	order     []uint64           // of reads: positions and numbers
 	results   []reading          // of reads
 	touched   []residentChunk    // the chunk of each read of a file, among zeros
-	known     map[uint64]reading // results of file reads, by position.
+	known     map[uint64]reading // results of file reads, by position
 	blocks    []runRead          // blocks of runs that must be read
 	inRuns    map[runKey]reading // results of their reads
 	screen    screen             // of the runs

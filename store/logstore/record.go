@@ -120,7 +120,7 @@ type summary struct {
 	forever int64 // done entries without expiry
 	maxTick int64 // the latest expiry of the others
 	first   int64 // time of the first record, or 0 if there is no record
-	last    int64 // time of the last record.
+	last    int64 // time of the last record
 	// histogram counts entries by the logarithm of their life: entry i expires
 	// less than 1<<i ticks after the segment's base.
 	histogram [histogramSize]uint32

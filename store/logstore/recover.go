@@ -22,7 +22,7 @@ type loader struct {
 	now     int64
 	seq     uint32   // of the next record
 	last    int64    // time of the latest record
-	torn    bool     // the last segment with records ends with a torn record.
+	torn    bool     // the last segment with records ends with a torn record
 	tail    *segment // the last segment with records
 	sure    int      // that segment is known to be durable up to here
 	unsure  []byte   // the bytes after sure

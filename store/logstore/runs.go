@@ -22,7 +22,7 @@ import (
 type runs struct {
 	list   []*sortedRun // oldest first, without gaps
 	memory int64        // of all runs
-	count  int64        // done entries, less the removals, each of which hides one.
+	count  int64        // done entries, less the removals, each of which hides one
 	// unswept are the entries of the newest run that still have a slot in the index.
 	unswept int64
 	// hidden are the keys that were removed by hand while a run may have them, with the

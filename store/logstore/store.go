@@ -21,7 +21,7 @@ type Store struct {
 	opts        Options
 	dir         *directory         // the names in the directory, identity and lock
 	log         *log               // the segments, and what of them is in memory
-	committer   *committer         // the end of the log: what is written and synced together.
+	committer   *committer         // the end of the log: what is written and synced together
 	values      *values            // named values
 	finder      *finder            // the entry of a key in the log
 	keys        *keys              // decides claims and completions

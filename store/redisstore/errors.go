@@ -55,27 +55,27 @@ var refusals = [...]struct {
 	is   error
 }{
 	{"OOM", semel.ErrStoreFull},
-	{"READONLY", semel.ErrStoreUnavailable},     // a replica, for example after a failover.
-	{"LOADING", semel.ErrStoreUnavailable},      // the server loads its file.
-	{"MASTERDOWN", semel.ErrStoreUnavailable},   // a replica without its master.
-	{"CLUSTERDOWN", semel.ErrStoreUnavailable},  // some slots have no server.
-	{"TRYAGAIN", semel.ErrStoreUnavailable},     // a slot is moving.
-	{"MOVED", semel.ErrStoreUnavailable},        // the client no longer follows.
-	{"ASK", semel.ErrStoreUnavailable},          // the client no longer follows.
-	{"NOREPLICAS", semel.ErrStoreUnavailable},   // fewer replicas than required.
-	{"MISCONF", semel.ErrStoreUnavailable},      // the server's disk fails.
-	{"BUSY", semel.ErrStoreUnavailable},         // a script of another client runs.
-	{"NOAUTH", semel.ErrStoreUnavailable},       // the password is missing.
-	{"WRONGPASS", semel.ErrStoreUnavailable},    // the password is wrong.
-	{"NOPERM", semel.ErrStoreUnavailable},       // the user lacks the permission.
-	{"UNKILLABLE", semel.ErrStoreUnavailable},   // a script of another client runs.
-	{"WRONGTYPE", semel.ErrCorrupt},             // a name of the store has another type.
-	{"CROSSSLOT", semel.ErrInvalidRequest},      // the server is a cluster, and the client expects one server.
-	{"EXECABORT", semel.ErrStoreUnavailable},    // the server does not know the protocol.
-	{"PROTO", semel.ErrInvalidRequest},          // no such protocol.
-	{"DENIED", semel.ErrStoreUnavailable},       // protected mode.
-	{"INPROG", semel.ErrStoreUnavailable},       // a failover is running.
-	{"NOMASTERLINK", semel.ErrStoreUnavailable}, // a replica without its master.
+	{"READONLY", semel.ErrStoreUnavailable},     // a replica, for example after a failover
+	{"LOADING", semel.ErrStoreUnavailable},      // the server loads its file
+	{"MASTERDOWN", semel.ErrStoreUnavailable},   // a replica without its master
+	{"CLUSTERDOWN", semel.ErrStoreUnavailable},  // some slots have no server
+	{"TRYAGAIN", semel.ErrStoreUnavailable},     // a slot is moving
+	{"MOVED", semel.ErrStoreUnavailable},        // the client no longer follows
+	{"ASK", semel.ErrStoreUnavailable},          // the client no longer follows
+	{"NOREPLICAS", semel.ErrStoreUnavailable},   // fewer replicas than required
+	{"MISCONF", semel.ErrStoreUnavailable},      // the server's disk fails
+	{"BUSY", semel.ErrStoreUnavailable},         // a script of another client runs
+	{"NOAUTH", semel.ErrStoreUnavailable},       // the password is missing
+	{"WRONGPASS", semel.ErrStoreUnavailable},    // the password is wrong
+	{"NOPERM", semel.ErrStoreUnavailable},       // the user lacks the permission
+	{"UNKILLABLE", semel.ErrStoreUnavailable},   // a script of another client runs
+	{"WRONGTYPE", semel.ErrCorrupt},             // a name of the store has another type
+	{"CROSSSLOT", semel.ErrInvalidRequest},      // the server is a cluster, and the client expects one server
+	{"EXECABORT", semel.ErrStoreUnavailable},    // the server does not know the protocol
+	{"PROTO", semel.ErrInvalidRequest},          // no such protocol
+	{"DENIED", semel.ErrStoreUnavailable},       // protected mode
+	{"INPROG", semel.ErrStoreUnavailable},       // a failover is running
+	{"NOMASTERLINK", semel.ErrStoreUnavailable}, // a replica without its master
 }
 
 // refusal classifies an error answer of the server. Redis 6.2 wraps the errors

@@ -43,7 +43,7 @@ type fate struct {
 	acked   *semel.Result  // the acknowledged completion
 	call    int            // the number of the last acknowledged call
 	expired bool           // the window may have ended
-	held    bool           // a claim with Hold was acknowledged and has not ended.
+	held    bool           // a claim with Hold was acknowledged and has not ended
 	doubt   bool           // the key was at some time claimed with Hold or left unknown
 	removed bool           // a removal was acknowledged
 	token   semel.Token    // the highest granted token

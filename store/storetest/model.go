@@ -32,7 +32,7 @@ type expected struct {
 	maybe    time.Time     // until then, the store may still remember it
 	inOne    bool          // completed by a Done claim of owner
 	reopened bool          // completed before the store was opened
-	void     bool          // the claim may have been forgotten.
+	void     bool          // the claim may have been forgotten
 	orphan   bool          // the claim has Hold and its process has ended: it may already be unknown
 	granted  time.Time     // when the claim was granted …
 	window   time.Duration // … and its window

@@ -47,17 +47,17 @@ type journal struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next change; nil if nothing waits for it
 
-	tokens     map[string][]string // of the effects of each key.
-	acked      map[string]bool     // keys of acknowledged messages.
-	duplicates map[string]bool     // keys that were acknowledged as duplicates.
-	parked     int                 // acknowledged messages that are parked.
-	last       [aggregates]int     // the highest number of each aggregate that had its effect.
-	late       map[string]string   // ids whose order was not kept.
-	moved      map[string]bool     // ids whose order the broker did not keep, or that were parked.
+	tokens     map[string][]string // of the effects of each key
+	acked      map[string]bool     // keys of acknowledged messages
+	duplicates map[string]bool     // keys that were acknowledged as duplicates
+	parked     int                 // acknowledged messages that are parked
+	last       [aggregates]int     // the highest number of each aggregate that had its effect
+	late       map[string]string   // ids whose order was not kept
+	moved      map[string]bool     // ids whose order the broker did not keep, or that were parked
 	wrong      []string
-	limited    bool // the broker delivers a message only so often, so that some are parked before.
-	inOrder    bool // first effects of an aggregate come in the order of the numbers.
-	elsewhere  bool // effects are not here, so acknowledgements cannot be compared with them.
+	limited    bool // the broker delivers a message only so often, so that some are parked before
+	inOrder    bool // first effects of an aggregate come in the order of the numbers
+	elsewhere  bool // effects are not here, so acknowledgements cannot be compared with them
 
 	healed bool
 	strike func()        // called in the next effect, which gets no answer

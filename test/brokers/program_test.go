@@ -26,14 +26,14 @@ import (
 
 // The points at which a program kills itself. At inEffect the target kills it.
 const (
-	received     = "received"      // the source has handed messages over, and nothing is decided.
-	claimed      = "claimed"       // keys are claimed, and the sink has no message yet.
-	inEffect     = "in the effect" // the target has had the effect, and does not answer.
-	delivered    = "delivered"     // the sink has its answer, and keys are not completed.
-	completed    = "completed"     // keys are completed, and the broker does not know.
-	acknowledged = "acknowledged"  // the source has acknowledged, perhaps into a buffer.
-	parking      = "parking"       // a message is parked, and the broker does not know.
-	stopping     = "stopping"      // the pipeline has drained, and the source is not closed.
+	received     = "received"      // the source has handed messages over, and nothing is decided
+	claimed      = "claimed"       // keys are claimed, and the sink has no message yet
+	inEffect     = "in the effect" // the target has had the effect, and does not answer
+	delivered    = "delivered"     // the sink has its answer, and keys are not completed
+	completed    = "completed"     // keys are completed, and the broker does not know
+	acknowledged = "acknowledged"  // the source has acknowledged, perhaps into a buffer
+	parking      = "parking"       // a message is parked, and the broker does not know
+	stopping     = "stopping"      // the pipeline has drained, and the source is not closed
 )
 
 var points = []string{received, claimed, inEffect, delivered, completed, acknowledged, parking, stopping}

@@ -27,13 +27,13 @@ type proxy struct {
 	fault  string
 	to     *http.Client
 
-	mu       sync.Mutex // guards the fields below.
-	times    int        // faults to come.
-	faults   int        // faults that happened.
-	renewals int        // requests that renewed all their leases.
-	refused  int        // requests that did not reach the server.
-	draining int        // requests that the server refused because it drains.
-	granted  []string   // tokens that clients got.
+	mu       sync.Mutex // guards the fields below
+	times    int        // faults to come
+	faults   int        // faults that happened
+	renewals int        // requests that renewed all their leases
+	refused  int        // requests that did not reach the server
+	draining int        // requests that the server refused because it drains
+	granted  []string   // tokens that clients got
 	changed  chan struct{}
 }
 

@@ -50,11 +50,11 @@ type settings struct {
 	Prefix   string // of the group and of the topics
 	Instance string
 	StateDir string
-	Session  time.Duration // when the group takes it for dead.
-	Windows  bool          // counts messages in windows instead of moving them.
-	Mixed    bool          // groups of windows are in all partitions.
-	Keep     bool          // keeps one message of each key by each of the rules.
-	Tables   bool          // joins messages with rows of tables.
+	Session  time.Duration // when the group takes it for dead
+	Windows  bool          // counts messages in windows instead of moving them
+	Mixed    bool          // groups of windows are in all partitions
+	Keep     bool          // keeps one message of each key by each of the rules
+	Tables   bool          // joins messages with rows of tables
 }
 
 const childVariable = "SEMEL_TEST_KAFKA_PROGRAM"

@@ -24,12 +24,12 @@ type changelog struct {
 
 // contents is what a changelog holds. The texts are parts of errors.
 type contents struct {
-	what    string // the topic.
-	early   string // what happens if brokers delete records early.
-	lost    string // what is lost with the records.
-	other   string // what to use instead of a topic with a loss.
-	suffix  string // of the copy on disk.
-	segment string // its segment.bytes, if not the default.
+	what    string // the topic
+	early   string // what happens if brokers delete records early
+	lost    string // what is lost with the records
+	other   string // what to use instead of a topic with a loss
+	suffix  string // of the copy on disk
+	segment string // its segment.bytes, if not the default
 	// differs is the error of a changelog with another number of partitions than its topic.
 	differs func(t *Transactor, c *changelog, partitions, has int) error
 	// missing is the error of a changelog that is missing although the group has read a topic.

@@ -23,18 +23,18 @@ type health struct {
 	silent  func(error) bool // whether an error means that no broker answered
 
 	mu      sync.Mutex       // guards the fields below
-	client  *kgo.Client      // for requests to brokers; nil before Run.
-	looked  bool             // everything that is needed was found.
-	lacking error            // why not everything was found.
-	failing map[string]error // why members restart, by name.
-	stalled error            // why a partition is held up.
-	open    string           // the transaction that holds one up and will end, or "".
-	passing bool             // at the last look at the progress, all waited for that one.
-	since   time.Time        // when that was reported.
-	paused  time.Time        // start of a reported pause, or zero.
-	quiet   error            // why the brokers did not answer the last look at partitions.
-	doing   map[string]task  // what members do, by name; none for an idle one.
-	settled uint64           // records and results that were committed.
+	client  *kgo.Client      // for requests to brokers; nil before Run
+	looked  bool             // everything that is needed was found
+	lacking error            // why not everything was found
+	failing map[string]error // why members restart, by name
+	stalled error            // why a partition is held up
+	open    string           // the transaction that holds one up and will end, or ""
+	passing bool             // at the last look at the progress, all waited for that one
+	since   time.Time        // when that was reported
+	paused  time.Time        // start of a reported pause, or zero
+	quiet   error            // why the brokers did not answer the last look at partitions
+	doing   map[string]task  // what members do, by name; none for an idle one
+	settled uint64           // records and results that were committed
 }
 
 // task is what a member does, in words, and with how many records.

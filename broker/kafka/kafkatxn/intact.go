@@ -313,7 +313,7 @@ func (t losses) sameTopics(ctx context.Context, missing map[string]bool) error {
 		topic := found[name]
 		gone := errors.Is(topic.Err, kerr.UnknownTopicOrPartition)
 		switch {
-		case gone && missing[name] && holds[name]: // a broker that has just started knows no topics.
+		case gone && missing[name] && holds[name]: // a broker that has just started knows no topics
 			return cluster.Damaged("kafka: topic %s, which holds what the pipeline remembers, was deleted: stop the pipeline, and start it again to see what can be done", name)
 		case topic.Err == nil && state.ID(topic.ID) != id && topic.ID != (kadm.TopicID{}) && id != (state.ID{}):
 			return cluster.Damaged("kafka: topic %s was deleted and made again while the pipeline used it: start the pipeline again to see what can be done", name)

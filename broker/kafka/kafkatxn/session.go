@@ -42,12 +42,12 @@ type session struct {
 	restores atomic.Pointer[string]
 	readings pending.Readings // of the tables
 
-	mu       sync.Mutex          // guards the fields below.
-	assigned []cluster.Partition // new partitions, which are paused.
-	gone     []cluster.Partition // revoked or lost.
-	wanted   []cluster.Partition // assigned to another session of this process.
-	revoked  bool                // a partition is gone: the open transaction cannot commit.
-	wake     func()              // ends the wait for records.
+	mu       sync.Mutex          // guards the fields below
+	assigned []cluster.Partition // new partitions, which are paused
+	gone     []cluster.Partition // revoked or lost
+	wanted   []cluster.Partition // assigned to another session of this process
+	revoked  bool                // a partition is gone: the open transaction cannot commit
+	wake     func()              // ends the wait for records
 }
 
 // brokers are what a transaction needs.

@@ -31,8 +31,8 @@ type Trial struct {
 	done map[string]map[int32]kgo.EpochOffset
 	// written are the records of the open transaction but for those of changelogs.
 	written []*kgo.Record
-	aside   pipeline.Event // of the last message that was parked or dropped.
-	early   []*kgo.Record  // what the time of the last message has released.
+	aside   pipeline.Event // of the last message that was parked or dropped
+	early   []*kgo.Record  // what the time of the last message has released
 	// copier chooses partitions with a Repartition, and sent is how many messages came from
 	// each partition then.
 	copier *copier

@@ -40,13 +40,13 @@ type Disk struct {
 	most      int64 // size of a file
 
 	file   vfs.File
-	out    *bufio.Writer // to the end of the file.
-	size   int64         // with what out holds.
-	next   int64         // the position after the last frame.
-	from   int64         // the position before the first frame.
-	sealed []sealedFile  // older files, oldest first, with consecutive numbers.
-	number int           // of the file.
-	used   int           // the greatest number that a file, or one that was replaced, has had.
+	out    *bufio.Writer // to the end of the file
+	size   int64         // with what out holds
+	next   int64         // the position after the last frame
+	from   int64         // the position before the first frame
+	sealed []sealedFile  // older files, oldest first, with consecutive numbers
+	number int           // of the file
+	used   int           // the greatest number that a file, or one that was replaced, has had
 	// replaced are files that are older than the sealed ones. A Spiller has what was in them.
 	replaced Extent
 	failed   error

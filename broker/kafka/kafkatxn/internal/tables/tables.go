@@ -41,10 +41,10 @@ type log struct {
 	topic string
 	local bool
 	rows  *rows.State
-	id    kadm.TopicID    // zero if brokers have no ids.
-	size  int32           // the number of its partitions.
-	from  map[int32]int64 // the first offset that was read, by partition.
-	at    map[int32]int64 // the offset after the last record that was read, by partition.
+	id    kadm.TopicID    // zero if brokers have no ids
+	size  int32           // the number of its partitions
+	from  map[int32]int64 // the first offset that was read, by partition
+	at    map[int32]int64 // the offset after the last record that was read, by partition
 	// missing is since when the topic does not exist, or zero. Only Run uses it.
 	missing time.Time
 }
