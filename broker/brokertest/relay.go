@@ -58,7 +58,7 @@ func newRelay(tb testing.TB, server string) *relay {
 		}
 	})
 	tb.Cleanup(func() {
-		r.cut()
+		r.disconnect()
 		running.Wait()
 	})
 	return r
@@ -81,8 +81,8 @@ func (r *relay) enter(conns ...net.Conn) bool {
 	return !r.gone
 }
 
-// cut ends all connections, and refuses further ones permanently.
-func (r *relay) cut() {
+// disconnect ends all connections, and refuses further ones permanently.
+func (r *relay) disconnect() {
 	r.listener.Close()
 	r.away()
 }

@@ -180,7 +180,7 @@ func (e *sinkEnv) unreachable() {
 	if err := d.deliver(ctx, 1, e.fresh("first"))[0]; err != nil {
 		e.Fatalf("deliver: %v", err)
 	}
-	relay.cut()
+	relay.disconnect()
 	for range 2 { // the first finds a connection that ends
 		m := e.fresh("unreachable")
 		short, end := context.WithTimeout(ctx, min(e.patience/3, 10*time.Second))

@@ -579,7 +579,7 @@ func (e *sourceEnv) vanishes() {
 	if !e.harness.Alone {
 		second = e.open(ctx)
 	}
-	relay.cut()
+	relay.disconnect()
 	if e.harness.Alone {
 		second = e.open(ctx)
 	}

@@ -81,8 +81,8 @@ type failure struct {
 	stranger bool
 }
 
-// works notes that one was right: a message, or a signature.
-func (d *doubts) works(of *row) {
+// succeeds notes that one was right: a message, or a signature.
+func (d *doubts) succeeds(of *row) {
 	d.mu.Lock()
 	told := of.told != ""
 	*of = row{right: true, toldAt: of.toldAt}
@@ -167,7 +167,7 @@ func (d *doubts) settled(it *pipeline.Item) answer {
 	a := settled(it)
 	switch {
 	case a.status == http.StatusOK:
-		d.works(&d.messages)
+		d.succeeds(&d.messages)
 	case a.decision == decidedParked:
 		if doubt := d.fails(&d.messages, parked(it), &it.Message); doubt != "" {
 			return doubtful(a, doubt)

@@ -200,7 +200,7 @@ func TestStrangersDoNotMakeTheSourceNotReady(t *testing.T) {
 		if err := d.ready(); err == nil {
 			t.Error("a stranger has made it ready")
 		}
-		d.works(&d.signatures)
+		d.succeeds(&d.signatures)
 		if err := d.ready(); err != nil {
 			t.Errorf("after a valid one: %v", err)
 		}
@@ -214,7 +214,7 @@ func TestStrangersDoNotMakeTheSourceNotReady(t *testing.T) {
 			t.Errorf("the log after invalid ones: %s", got)
 		}
 		time.Sleep(tellEvery)
-		d.works(&d.signatures)
+		d.succeeds(&d.signatures)
 		if refuse(1, false); strings.Count(lines.take(), "a request was refused") != 1 {
 			t.Error("the log lacks an invalid one among valid ones")
 		}
@@ -224,7 +224,7 @@ func TestStrangersDoNotMakeTheSourceNotReady(t *testing.T) {
 		if a := d.settled(failing); a.status != http.StatusServiceUnavailable {
 			t.Errorf("a stranger in between: %d", a.status)
 		}
-		d.works(&d.signatures)
+		d.succeeds(&d.signatures)
 		if d.ready() == nil {
 			t.Error("a valid signature has ended the doubt about messages")
 		}
@@ -366,8 +366,8 @@ func TestARequestThatCannotBeCheckedMakesTheSourceNotReady(t *testing.T) {
 		lines := &told{}
 		d := doubts{observer: lines}
 		down := unchecked(&provider.UnavailableError{Err: errors.New("no answer from 10.0.0.7")})
-		d.works(&d.checks)
-		d.works(&d.signatures)
+		d.succeeds(&d.checks)
+		d.succeeds(&d.signatures)
 		for range 5 {
 			d.fails(&d.checks, down, nil)
 		}
@@ -377,7 +377,7 @@ func TestARequestThatCannotBeCheckedMakesTheSourceNotReady(t *testing.T) {
 		if got := lines.take(); strings.Contains(got, "\n") || !strings.Contains(got, "no answer from 10.0.0.7: let this machine connect to that server") {
 			t.Errorf("%s", got)
 		}
-		d.works(&d.checks)
+		d.succeeds(&d.checks)
 		if err := d.ready(); err != nil || !strings.Contains(lines.take(), "requests can be checked again") {
 			t.Errorf("after one that was checked: %v", err)
 		}
@@ -386,7 +386,7 @@ func TestARequestThatCannotBeCheckedMakesTheSourceNotReady(t *testing.T) {
 			t.Error("it is not ready although no request comes")
 		}
 		refused := unchecked(&provider.Refusal{Why: "SubscribeURL is elsewhere"})
-		d.works(&d.checks)
+		d.succeeds(&d.checks)
 		if d.fails(&d.checks, refused, nil); d.ready() != nil {
 			t.Error("a handshake of a stranger makes it not ready")
 		}
@@ -399,7 +399,7 @@ func TestAnErrorOfASourceIsShownWithoutNames(t *testing.T) {
 	var got error
 	d := doubts{observer: observing(func(e pipeline.Event) { got = e.Err })}
 	m := semel.Message{Headers: []semel.Header{{Name: "x-secret-name"}}}
-	d.works(&d.signatures)
+	d.succeeds(&d.signatures)
 	d.fails(&d.signatures, d.unsigned(&provider.Refusal{Why: "why"}), &m)
 	said, ok := errors.AsType[*diagnose.Error](got)
 	if !ok || !strings.Contains(said.Error(), "x-secret-name") || said.ForAll() == nil || said.ForAll().Error() != "a request was refused: it has no valid signature" {

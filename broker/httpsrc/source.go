@@ -296,14 +296,14 @@ func (s *Source) admit(w http.ResponseWriter, r *http.Request, m *semel.Message,
 			}
 			return answer
 		}
-		s.doubts.works(&s.doubts.signatures)
+		s.doubts.succeeds(&s.doubts.signatures)
 		if n := len(r.Header["Content-Type"]); n > 1 { // it is not signed, and says how the body is read
 			return &answer{status: http.StatusBadRequest, text: fmt.Sprintf("the request has %d headers Content-Type, expected one", n)}
 		}
 	}
 	reply, err := s.shake(r, body, true)
 	if s.told(reply, err, m); err == nil && s.opts.Verify != nil {
-		s.doubts.works(&s.doubts.checks)
+		s.doubts.succeeds(&s.doubts.checks)
 	}
 	return reply
 }

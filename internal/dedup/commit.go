@@ -196,7 +196,7 @@ func (c *committer) place(b *block, lines int, before int64) (kept int) {
 				f = c.knownFate(keyed[0])
 			}
 			if c.why != nil {
-				line = c.why.see(b, len(b.decisions)-len(keyed), own, start, end, f)
+				line = c.why.record(b, len(b.decisions)-len(keyed), own, start, end, f)
 			}
 			keyed = keyed[1:]
 		}

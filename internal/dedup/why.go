@@ -74,9 +74,9 @@ func (s spot) name(inputs []*input) string {
 	return inputs[s.input].name + ":" + strconv.FormatInt(s.line, 10)
 }
 
-// see is called for each line with a key, and with its fate. It returns the line that the file of
+// record is called for each line with a key, and with its fate. It returns the line that the file of
 // that fate gets.
-func (w *places) see(b *block, keyed int, number int64, start, end int, f fate) []byte {
+func (w *places) record(b *block, keyed int, number int64, start, end int, f fate) []byte {
 	line := b.data[start:end]
 	here := spot{b.input, number, b.offset + int64(start)}
 	if w.err != nil {
