@@ -33,9 +33,9 @@ var errManyMessages = fmt.Errorf("the request has more than %d messages", mostMe
 
 // ParseSplit reads where the messages of a request are:
 //
-//	array    the elements of a JSON array; a document that is no array is one message.
-//	lines    the lines of the body that are not blank.
-//	.a.b     the elements of the array at a path of a JSON document: see key.ParsePath.
+//	array    the elements of a JSON array; a document that is no array is one message
+//	lines    the lines of the body that are not blank
+//	.a.b     the elements of the array at a path of a JSON document: see key.ParsePath
 func ParseSplit(text string) (*Split, error) {
 	s := &Split{text: text}
 	var err error

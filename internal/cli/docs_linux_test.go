@@ -26,11 +26,11 @@ var updateDocs = flag.Bool("update-docs", false, "write the output of the comman
 // docsPages are the pages whose commands run, each in a directory and a shell of
 // its own. The pages mark them with these fences:
 //
-//	```console       commands after "$ ", each with the output that it prints.
-//	```console wait  the same, repeated until the output is there.
-//	```sh            commands whose verbs and flags must exist.
-//	```yaml          a configuration; "# NAME.yaml" in its first line makes it that file.
-//	```python, js    code; "# NAME.py" or "// NAME.mjs" in its first line makes it that file.
+//	```console       commands after "$ ", each with the output that it prints
+//	```console wait  the same, repeated until the output is there
+//	```sh            commands whose verbs and flags must exist
+//	```yaml          a configuration; "# NAME.yaml" in its first line makes it that file
+//	```python, js    code; "# NAME.py" or "// NAME.mjs" in its first line makes it that file
 //
 // A line "…" in an output stands for any lines. The words after a
 // page are the servers that it needs.

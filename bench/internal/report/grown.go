@@ -98,7 +98,7 @@ func (s *summary) costs(list []result.Cost) {
 	s.print("\n## What keys cost\n\n" +
 		"For a million messages of each scenario of `semel init`. A tenth are duplicates, a fifth in `quickstart`, and none in `order-service`. After a slash: the same source and target without keys. " +
 		"CPU is that of the program and, after a plus, of all servers. Network and disk are those of all. " +
-		"`sns` checks signatures. Most of `sqs` is ElasticMQ.\n\n")
+		"Webhooks and HTTP requests take one message each, so few claims go together. `sns` checks signatures. Most of `sqs` is ElasticMQ.\n\n")
 	s.costRows(list, tables)
 }
 

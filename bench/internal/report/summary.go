@@ -185,9 +185,9 @@ func (s *summary) write(areas []area, charts []chart) (map[string]string, error)
 	s.measured()
 	s.print("Semel and each peer ran in turn, in new processes; a figure is a median. "+
 		"A ratio above 1 means that Semel is better, also for times. "+
-		"Compare ratios: figures depend on machine and disk. "+
+		"Compare ratios: absolute figures depend on machine and disk. "+
 		"[The tables](%s) have every figure, its rounds, the peer's version and its command.\n", tables)
-	s.print("\nWhen you read the figures:\n\n" +
+	s.print("\nRemember:\n\n" +
 		"- Clients and servers share two cores. PostgreSQL has fsync on; Redis syncs its log every second.\n" +
 		"- A fifth of the lines of files and a tenth of the messages are duplicates.\n" +
 		"- Kafka Streams has exactly_once_v2, a heap of 1 GiB and no cache in front of its store for keys. Tuned means two threads and large batches.\n" +

@@ -16,11 +16,11 @@ import (
 // A record of the changelog says which keys one partition of the input learned
 // in one transaction. All its numbers are little-endian:
 //
-//	version (1), kind (1), checksum of the key rule (2), count (2), checksum of the scope (2);
-//	secret (16): of the partition's digests;
-//	topic (16): the id of the input topic;
-//	stream time, base time (8 each): milliseconds since the Unix epoch;
-//	base offset (8);
+//	version (1), kind (1), checksum of the key rule (2), count (2), checksum of the scope (2)
+//	secret (16): of the partition's digests
+//	topic (16): the id of the input topic
+//	stream time, base time (8 each): milliseconds since the Unix epoch
+//	base offset (8)
 //	count times: digest (16), time - base time (4), offset - base offset (4)
 //
 // Checksums are 0 in records that were written without them.

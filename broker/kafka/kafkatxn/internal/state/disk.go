@@ -20,9 +20,9 @@ import (
 // files that only grow:
 //
 //	file:  "SEMELKC2" (8), id of the changelog's topic (16), checksum of the rest of the header
-//	       (4), number of the oldest file that counted when this one was the newest (4), frames.
+//	       (4), number of the oldest file that counted when this one was the newest (4), frames
 //	frame: length of the record (4), checksum of what follows (4),
-//	       position before it (8), position behind it (8), record.
+//	       position before it (8), position behind it (8), record
 //
 // Nothing is synced, because it is a copy. A frame whose checksum does not hold, or
 // that does not continue where the one before ended, ends what is read, and the

@@ -10,13 +10,13 @@ import (
 // A record has the values after the transaction. So reading a record twice is harmless. All
 // fixed numbers are little-endian:
 //
-//	form (1), kind (1), length of the cursor (2), number of entries (4);
-//	definition (16): a digest of the aggregate, or of the rule of a keep;
-//	topic (16): the id of the input topic;
-//	watermark (8): milliseconds since the Unix epoch;
-//	windows only: emitted, partly (8 each), as the watermark;
-//	cursor;
-//	kind 4 only: length of the sources (uvarint), sources;
+//	form (1), kind (1), length of the cursor (2), number of entries (4)
+//	definition (16): a digest of the aggregate, or of the rule of a keep
+//	topic (16): the id of the input topic
+//	watermark (8): milliseconds since the Unix epoch
+//	windows only: emitted, partly (8 each), as the watermark
+//	cursor
+//	kind 4 only: length of the sources (uvarint), sources
 //	entries
 //
 // The packages of the states have the layout of the entries. A transaction with many
