@@ -60,7 +60,8 @@ pipelines:
   parks:  { source: { file: { paths: [in.jsonl] } }, key: { id: .id }, store: keys, sink: { file: { path: out } }, parked: { store: db } }
   other:  { source: { file: { paths: [in.jsonl] } }, key: { id: .id, scope: o }, store: keys, sink: { file: { path: out2 } }, parked: { path: p } }
 `, database))
-	programtest.Run(t, "", "migrate", "up", "--config", file, "--store-name", "db").Check(t, term.ExitDone, "applied 1")
+	programtest.Run(t, "", "migrate", "up", "--config", file, "--store-name", "db").Check(t, term.ExitDone,
+		"applied 1: keys\napplied 2: audit\napplied 3: parked\napplied 4: makers\napplied 5: outbox\napplied 6: outbox log\napplied 7: outbox slots\napplied 8: outbox checks\nadded column origin to the table of keys\n")
 	if _, err := programtest.Connect(t, database)(t).Exec(t.Context(), "INSERT INTO semel_migrations (version, name) VALUES (99, 'colours')"); err != nil {
 		t.Fatal(err)
 	}
